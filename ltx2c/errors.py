@@ -1,0 +1,50 @@
+"""What ltx2c raises, and how it writes names it did not choose.
+
+Three things can stop a job, and they are kept apart because a caller reacts to each differently:
+
+* ``RefusedError``: the input or the request does not fit. Nothing was written. The command line exits with 2.
+* ``OSError``: the system failed (disk, permission, a vanished file), as the system raised it. Exit 3.
+* anything else is a bug. Exit 1, with its traceback.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+
+class Ltx2cError(Exception):
+    """Base of everything ltx2c raises on purpose."""
+
+
+class RefusedError(Ltx2cError, ValueError):
+    """An input or a request that ltx2c will not act on.
+
+    Args:
+        message: one line for a person, naming the file, the key and both values that disagree.
+        code: the same for a program, in kebab-case and stable between releases, such as ``"shape-mismatch"``.
+    """
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+_MAX_SHOWN = 200
+
+
+def printable(name: object) -> str:
+    """``name`` as it may safely stand in a one-line message.
+
+    Names come from files that anyone can write: control characters, line breaks and direction marks are escaped,
+    so that a hostile name can neither forge a second line nor drive a terminal, and an endless one is cut.
+    """
+    text = str(name)
+    if len(text) > _MAX_SHOWN:
+        text = f"{text[:_MAX_SHOWN]}... ({len(text)} characters)"
+    return "".join(_shown(character) for character in text)
+
+
+def _shown(character: str) -> str:
+    # C: control, format, surrogate, private use, unassigned; Zl and Zp break lines.
+    hidden = unicodedata.category(character)[0] == "C" or unicodedata.category(character) in ("Zl", "Zp")
+    return character.encode("unicode_escape").decode("ascii") if hidden else character
