@@ -27,18 +27,19 @@ k, which upstream leaves to torch, is fixed here so that the result is the same 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.generic]
+Array = npt.NDArray[Any]
 Float32Array = npt.NDArray[np.float32]
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 # The quiet NaN that a fused weight stores, by dtype: sign clear, top mantissa bit set.
-CANONICAL_NAN = {
+CANONICAL_NAN: dict[np.dtype[Any], np.unsignedinteger[Any]] = {
     BFLOAT16: np.uint16(0x7FC0),
     np.dtype(np.float16): np.uint16(0x7E00),
     np.dtype(np.float32): np.uint32(0x7FC00000),
