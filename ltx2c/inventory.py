@@ -1,0 +1,89 @@
+"""The tensors of LTX-2.5: names, dtypes and shapes of the public 22B transformer and of its distilled LoRA.
+
+``data/ltx25.json`` holds the base as sections, each a name prefix, a number of copies (the real model's) and the
+tensors of one copy. Expanded at all 48 blocks it gives the published file: 4349 tensors, 21,004,025,600 parameters.
+The adapter needs no list of its own: it has one pair for every linear layer outside the embedding connectors, 1660
+of them, and a pair's rank is min(450, in, out).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from importlib import resources
+from typing import Any, NamedTuple
+
+BLOCKS = 48
+RANK = 450
+MODEL_VERSION = "2.5.0"
+
+BASE_PREFIX = "model.diffusion_model."
+ADAPTER_PREFIX = "diffusion_model."
+
+
+class TensorSpec(NamedTuple):
+    """One tensor of a file that need not exist: its key, safetensors' name of its dtype, its shape."""
+
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def base_tensors(blocks: int = BLOCKS) -> Iterator[TensorSpec]:
+    """The base's tensors with ``blocks`` of the 48 transformer blocks.
+
+    What else the model has several copies of (the blocks of the embedding connectors) is reduced in proportion,
+    rounded down.
+    """
+    for section in _sections():
+        for copy in range(_copies(section, blocks)):
+            prefix = section["prefix"].format(copy)
+            for name, dtype, shape in section["tensors"]:
+                yield TensorSpec(prefix + name, dtype, tuple(shape))
+
+
+def adapter_tensors(blocks: int = BLOCKS, rank: int = RANK) -> Iterator[TensorSpec]:
+    """The distilled LoRA's tensors for the same blocks: A and B of each pair, in the base's order."""
+    for key, dtype, shape in base_tensors(blocks):
+        if _is_target(key, shape):
+            out_features, in_features = shape
+            pair_rank = min(rank, in_features, out_features)
+            module = ADAPTER_PREFIX + key.removeprefix(BASE_PREFIX).removesuffix(".weight")
+            yield TensorSpec(f"{module}.lora_A.weight", dtype, (pair_rank, in_features))
+            yield TensorSpec(f"{module}.lora_B.weight", dtype, (out_features, pair_rank))
+
+
+def config(blocks: int = BLOCKS) -> dict[str, dict[str, int]]:
+    """What the base's ``config`` metadata says of its transformer: the numbers that its shapes follow from."""
+    return {
+        "transformer": {
+            "num_layers": blocks,
+            "num_attention_heads": 32,
+            "attention_head_dim": 128,
+            "in_channels": 128,
+            "out_channels": 128,
+            "cross_attention_dim": 4096,
+            "audio_num_attention_heads": 32,
+            "audio_attention_head_dim": 64,
+            "audio_in_channels": 128,
+            "audio_out_channels": 128,
+            "audio_cross_attention_dim": 2048,
+        }
+    }
+
+
+def _is_target(key: str, shape: tuple[int, ...]) -> bool:
+    return key.endswith(".weight") and len(shape) == 2 and "_embeddings_connector." not in key
+
+
+def _copies(section: dict[str, Any], blocks: int) -> int:
+    copies: int = section["copies"]
+    return copies if copies == 1 else copies * blocks // BLOCKS
+
+
+@functools.cache
+def _sections() -> list[dict[str, Any]]:
+    text = resources.files("ltx2c").joinpath("data", "ltx25.json").read_text("utf-8")
+    sections: list[dict[str, Any]] = json.loads(text)
+    return sections

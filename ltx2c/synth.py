@@ -1,0 +1,237 @@
+"""LTX-2.5-shaped files without LTX-2.5: the real names, dtypes and shapes, with values like trained ones.
+
+For trying things out, for tests and for benchmarks, where what matters is the layout and the range of the values and
+not what the model would draw. Values are cut, at a place that depends on the seed and the key, from a pool of
+normally distributed numbers drawn once; so the files are written as fast as the disk takes them, in a few hundred MB
+of memory, and the same seed gives the same bytes on any machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ltx2c import inventory
+from ltx2c.errors import RefusedError, printable
+from ltx2c.inventory import TensorSpec
+from ltx2c.reference import BFLOAT16
+
+BASE_NAME = "base.safetensors"
+ADAPTER_NAME = "distilled-lora.safetensors"
+
+Report = Callable[[int, int], None]
+
+
+class SynthReport(NamedTuple):
+    """What ``synth`` wrote: both paths, the tensors in each, and the bytes of both together."""
+
+    base: Path
+    adapter: Path
+    base_tensors: int
+    adapter_tensors: int
+    bytes_written: int
+
+
+class _File(NamedTuple):
+    path: Path
+    tensors: list[TensorSpec]
+    metadata: dict[str, str]
+
+    @property
+    def header(self) -> bytes:
+        entries: dict[str, Any] = {"__metadata__": self.metadata}
+        end = 0
+        for tensor in self.tensors:
+            begin, end = end, end + _nbytes(tensor)
+            entries[tensor.key] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": (begin, end)}
+        text = json.dumps(entries, separators=(",", ":")).encode()
+        return text + b" " * (-len(text) % 8)
+
+    @property
+    def nbytes(self) -> int:
+        return 8 + len(self.header) + sum(map(_nbytes, self.tensors))
+
+
+def synth(
+    folder: str | os.PathLike[str],
+    *,
+    blocks: int = inventory.BLOCKS,
+    rank: int = inventory.RANK,
+    seed: int = 0,
+    force: bool = False,
+    progress: Report | None = None,
+) -> SynthReport:
+    """Write ``base.safetensors`` and ``distilled-lora.safetensors`` into ``folder``, which is made if it is missing.
+
+    Args:
+        folder: where the two files go. They appear under their names only when both are complete.
+        blocks: transformer blocks, 1 to 48; 48 is the real model (42 GB, and 9 GB for the adapter).
+        rank: the adapter's rank, at least 1; where a layer's sides are smaller, the smaller side.
+        seed: any integer that is not negative. Same seed, same bytes.
+        force: replace files that stand there already.
+        progress: called with (bytes written, bytes to write) after every piece.
+
+    Raises:
+        RefusedError: a number out of range, a file in the way, or not enough room on the disk.
+        OSError: as the system raised it; neither file is left behind.
+    """
+    _refuse_out_of_range(blocks, rank, seed)
+    files = _files(Path(folder), blocks, rank)
+    files[0].path.parent.mkdir(parents=True, exist_ok=True)
+    if not force:
+        _refuse_existing(files)
+    total = sum(file.nbytes for file in files)
+    _refuse_too_little_room(files[0].path.parent, total)
+    _write_all(files, _Values(seed), progress or (lambda done, total: None), total)
+    base, adapter = files
+    return SynthReport(base.path, adapter.path, len(base.tensors), len(adapter.tensors), total)
+
+
+def _files(folder: Path, blocks: int, rank: int) -> tuple[_File, _File]:
+    return (
+        _File(
+            folder / BASE_NAME,
+            list(inventory.base_tensors(blocks)),
+            {"model_version": inventory.MODEL_VERSION, "config": json.dumps(inventory.config(blocks))},
+        ),
+        _File(
+            folder / ADAPTER_NAME,
+            list(inventory.adapter_tensors(blocks, rank)),
+            {"model_version": inventory.MODEL_VERSION, "lora_rank": str(rank), "lora_alpha": str(rank)},
+        ),
+    )
+
+
+def _refuse_out_of_range(blocks: int, rank: int, seed: int) -> None:
+    if not 1 <= blocks <= inventory.BLOCKS:
+        raise RefusedError(f"blocks must be 1 to {inventory.BLOCKS}, not {blocks}", code="out-of-range")
+    if rank < 1:
+        raise RefusedError(f"rank must be at least 1, not {rank}", code="out-of-range")
+    if seed < 0:
+        raise RefusedError(f"seed must not be negative, and is {seed}", code="out-of-range")
+
+
+def _refuse_existing(files: Sequence[_File]) -> None:
+    for file in files:
+        if os.path.lexists(file.path):
+            raise RefusedError(f"{printable(file.path)}: exists already (--force replaces it)", code="out-exists")
+
+
+def _refuse_too_little_room(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise RefusedError(
+            f"{printable(folder)}: needs {needed / 1e9:.1f} GB and has {free / 1e9:.1f} GB free", code="no-room"
+        )
+
+
+def _write_all(files: Sequence[_File], values: _Values, progress: Report, total: int) -> None:
+    parts = [file.path.with_name(f".{file.path.name}.{os.getpid()}.part") for file in files]
+    done = 0
+    try:
+        for file, part in zip(files, parts, strict=True):
+            with _naming(part), part.open("wb") as out:
+                for piece in _pieces(file, values):
+                    out.write(piece)
+                    done += len(piece)
+                    progress(done, total)
+        for file, part in zip(files, parts, strict=True):
+            part.replace(file.path)
+    finally:
+        for part in parts:
+            with contextlib.suppress(FileNotFoundError):
+                part.unlink()
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """A failed write says what failed, not where: add the file's name."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def _pieces(file: _File, values: _Values) -> Iterator[memoryview]:
+    header = file.header
+    yield memoryview(len(header).to_bytes(8, "little") + header)
+    for tensor in file.tensors:
+        yield from values.of(tensor)
+
+
+class _Kind(NamedTuple):
+    """How the values of some tensors are distributed: a normal of this mean and standard deviation."""
+
+    mean: float
+    sd: float
+
+
+# By what the key holds, first match. The delta, A times B over rank 450, comes to some 4 % of the weight.
+_KINDS = (
+    (".lora_A.", _Kind(0.0, 0.02)),
+    (".lora_B.", _Kind(0.0, 0.002)),
+    ("_norm.", _Kind(1.0, 0.1)),
+    ("scale_shift_table", _Kind(0.0, 0.3)),
+    ("", _Kind(0.0, 0.02)),
+)
+
+_NUMPY = {"BF16": BFLOAT16, "F32": np.dtype("<f4")}
+
+# A prime just under 2^23, so that rows of a tensor larger than the pool do not repeat each other.
+_POOL = 8_388_593
+
+
+class _Values:
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._normal = _draw(seed)
+        self._pools: dict[tuple[_Kind, str], memoryview] = {}
+
+    def of(self, tensor: TensorSpec) -> Iterator[memoryview]:
+        """The tensor's bytes, in pieces of at most the pool's size."""
+        pool = self._pool(_kind(tensor.key), tensor.dtype)
+        left = _nbytes(tensor)
+        start = self._start(tensor.key) * _NUMPY[tensor.dtype].itemsize
+        while left:
+            piece = pool[start : start + left]
+            left -= len(piece)
+            start = 0
+            yield piece
+
+    def _start(self, key: str) -> int:
+        digest = hashlib.sha256(f"{self._seed} {key}".encode()).digest()
+        return int.from_bytes(digest[:8], "little") % _POOL
+
+    def _pool(self, kind: _Kind, dtype: str) -> memoryview:
+        if (kind, dtype) not in self._pools:
+            values = (np.float32(kind.mean) + np.float32(kind.sd) * self._normal).astype(_NUMPY[dtype])
+            self._pools[kind, dtype] = memoryview(values.view(np.uint8))
+        return self._pools[kind, dtype]
+
+
+def _kind(key: str) -> _Kind:
+    return next(kind for part, kind in _KINDS if part in key)
+
+
+def _draw(seed: int) -> npt.NDArray[np.float32]:
+    """A pool of standard normals, each the sum of twelve 16-bit uniforms: integers, so exact on every machine."""
+    raw = np.random.PCG64(seed)
+    total = np.zeros(_POOL, np.int32)
+    for _ in range(12):
+        total += raw.random_raw(_POOL // 4 + 1).astype("<u8").view("<u2")[:_POOL]
+    return ((total - 6 * 65535) / np.float32(65536)).astype(np.float32)
+
+
+def _nbytes(tensor: TensorSpec) -> int:
+    return math.prod(tensor.shape) * _NUMPY[tensor.dtype].itemsize

@@ -1,0 +1,137 @@
+"""Synthesised files: the inventory's names and shapes, values like trained ones, whole files or none.
+
+The model is the real one with its layers cut down to a few rows (the demo's tests write real shapes).
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from ltx2c import inventory
+from ltx2c.errors import RefusedError
+from ltx2c.synth import synth
+
+
+@pytest.fixture(autouse=True)
+def small_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def small(section: dict[str, Any]) -> dict[str, Any]:
+        tensors = [(key, dtype, [min(n, 96) for n in shape]) for key, dtype, shape in section["tensors"]]
+        return {**section, "tensors": tensors}
+
+    sections = [small(section) for section in inventory._sections()]
+    monkeypatch.setattr(inventory, "_sections", lambda: sections)
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_files_hold_the_inventory(tmp_path: Path) -> None:
+    report = synth(tmp_path / "made", blocks=6, rank=16)
+
+    for path, expected in (
+        (report.base, inventory.base_tensors(6)),
+        (report.adapter, inventory.adapter_tensors(6, 16)),
+    ):
+        with safe_open(path, "numpy") as file:
+            found = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+            assert file.metadata()["model_version"] == "2.5.0"
+            assert found == {tensor.key: tensor.shape for tensor in expected}
+    assert report.bytes_written == report.base.stat().st_size + report.adapter.stat().st_size
+    assert sorted(path.name for path in (tmp_path / "made").iterdir()) == [
+        "base.safetensors",
+        "distilled-lora.safetensors",
+    ]
+
+
+def test_values_are_like_trained_ones(tmp_path: Path) -> None:
+    report = synth(tmp_path, blocks=1, rank=450)
+    block = "model.diffusion_model.transformer_blocks.0."
+    with safe_open(report.base, "numpy") as base, safe_open(report.adapter, "numpy") as adapter:
+        weight = base.get_tensor(block + "attn1.to_q.weight").astype(np.float32)
+        norm = base.get_tensor(block + "attn1.q_norm.weight").astype(np.float32)
+        table = base.get_tensor(block + "scale_shift_table_a2v_ca_video")
+        a = adapter.get_tensor("diffusion_model.transformer_blocks.0.attn1.to_q.lora_A.weight").astype(np.float32)
+        b = adapter.get_tensor("diffusion_model.transformer_blocks.0.attn1.to_q.lora_B.weight").astype(np.float32)
+
+    assert weight.std() == pytest.approx(0.02, rel=0.05) and abs(weight.mean()) < 0.001
+    assert norm.mean() == pytest.approx(1.0, abs=0.05)
+    assert table.dtype == np.float32 and table.std() == pytest.approx(0.3, rel=0.2)
+    assert 0 < (b @ a).std() < 0.1 * weight.std()
+    assert len(np.unique(weight[0])) > 48
+
+
+def test_a_seed_gives_the_same_bytes_on_any_machine(tmp_path: Path) -> None:
+    first = synth(tmp_path / "1", blocks=2, rank=4, seed=7)
+    again = synth(tmp_path / "2", blocks=2, rank=4, seed=7)
+    other = synth(tmp_path / "3", blocks=2, rank=4, seed=8)
+
+    assert (
+        sha256(first.base) == sha256(again.base) == "9ee4a91803fbc2feafd19d707b9780cd621dc5a88e71b0d3d5530aa4165ff9ab"
+    )
+    assert (
+        sha256(first.adapter)
+        == sha256(again.adapter)
+        == "6c884fc68ecf8fe8944af6806239b275b8b10c69ef63b1b5d11cb7f05d74436c"
+    )
+    assert sha256(other.base) != sha256(first.base)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [({"blocks": 0}, "0"), ({"blocks": 49}, "49"), ({"rank": 0}, "0"), ({"seed": -1}, "-1")],
+)
+def test_a_number_out_of_range_is_refused(tmp_path: Path, arguments: dict[str, int], named: str) -> None:
+    with pytest.raises(RefusedError, match=named):
+        synth(tmp_path / "made", **arguments)
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_file_in_the_way_is_refused_unless_forced(tmp_path: Path) -> None:
+    adapter = tmp_path / "distilled-lora.safetensors"
+    adapter.write_text("mine")
+
+    with pytest.raises(RefusedError, match=r"distilled-lora\.safetensors"):
+        synth(tmp_path, blocks=1)
+    assert adapter.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [adapter]
+
+    report = synth(tmp_path, blocks=1, force=True)
+    assert report.adapter.stat().st_size > 4
+
+
+def test_too_little_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = type("Usage", (), {"free": 1000})
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
+
+    with pytest.raises(RefusedError, match="free"):
+        synth(tmp_path, blocks=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
+def test_an_interrupted_run_leaves_nothing(tmp_path: Path, fault: BaseException) -> None:
+    def stop_late(done: int, total: int) -> None:
+        if done > 0.9 * total:
+            raise fault
+
+    with pytest.raises(type(fault)) as raised:
+        synth(tmp_path, blocks=1, progress=stop_late)
+    assert list(tmp_path.iterdir()) == []
+    if isinstance(raised.value, OSError):
+        assert "distilled-lora" in raised.value.filename
+
+
+def test_progress_ends_at_the_total(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    report = synth(tmp_path, blocks=1, rank=2, progress=lambda done, total: seen.append((done, total)))
+
+    assert seen[-1] == (report.bytes_written, report.bytes_written)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
