@@ -216,7 +216,7 @@ class _Values:
     def _pool(self, kind: _Kind, dtype: str) -> memoryview:
         if (kind, dtype) not in self._pools:
             values = (np.float32(kind.mean) + np.float32(kind.sd) * self._normal).astype(_NUMPY[dtype])
-            self._pools[kind, dtype] = memoryview(values.view(np.uint8))
+            self._pools[kind, dtype] = values.view(np.uint8).data
         return self._pools[kind, dtype]
 
 
@@ -234,4 +234,4 @@ def _draw(seed: int) -> npt.NDArray[np.float32]:
 
 
 def _nbytes(tensor: TensorSpec) -> int:
-    return math.prod(tensor.shape) * _NUMPY[tensor.dtype].itemsize
+    return math.prod(tensor.shape) * int(_NUMPY[tensor.dtype].itemsize)
