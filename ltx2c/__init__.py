@@ -2,6 +2,7 @@
 
 from ltx2c import reference
 from ltx2c.errors import Ltx2cError, RefusedError
+from ltx2c.files import Checkpoint
 from ltx2c.version import __version__
 
-__all__ = ["Ltx2cError", "RefusedError", "__version__", "reference"]
+__all__ = ["Checkpoint", "Ltx2cError", "RefusedError", "__version__", "reference"]

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import os
+import time
+import tracemalloc
+import unicodedata
+from pathlib import Path
+
+import pytest
+from malformed import CASES, GOOD
+from rawfiles import entry, header_of, raw_file
+
+from ltx2c.errors import RefusedError
+from ltx2c.files import TensorFile
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_malformed_file_is_refused_by_name_quickly_and_cheaply(name: str, tmp_path: Path) -> None:
+    code, content = CASES[name]
+    path = tmp_path / "bad.safetensors"
+    path.write_bytes(content)
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    tracemalloc.start()
+    began = time.perf_counter()
+    with pytest.raises(RefusedError) as caught:
+        TensorFile.open(path)
+    seconds = time.perf_counter() - began
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert caught.value.code == code
+    message = str(caught.value)
+    assert message.startswith(str(path)) and len(message) < len(str(path)) + 1000
+    assert not any(unicodedata.category(character).startswith("C") for character in message)
+    assert seconds < 1
+    assert peak < len(content) + 200e6
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+
+
+def test_the_file_that_the_cases_break_is_sound(tmp_path: Path) -> None:
+    path = tmp_path / "good.safetensors"
+    path.write_bytes(GOOD)
+    with TensorFile.open(path) as file:
+        assert file.tensors["a"].read().tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("git-lfs", "git lfs pull"),
+        ("html", "HTML"),
+        ("zip", ".pt"),
+        ("pickle", "pickle"),
+        ("gguf", "GGUF"),
+        ("json", "JSON"),
+    ],
+)
+def test_a_foreign_file_is_told_what_it_looks_like(name: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(CASES[name][1])
+    with pytest.raises(RefusedError, match=kind):
+        TensorFile.open(path)
+
+
+def test_a_hostile_name_is_never_printed_raw(tmp_path: Path) -> None:
+    path = tmp_path / "bad.safetensors"
+    path.write_bytes(raw_file(header_of(**{"\x1b[2J\nltx2c: all is well\u202e" + "x" * 5000: entry("F7")}), bytes(4)))
+    with pytest.raises(RefusedError) as caught:
+        TensorFile.open(path)
+    message = str(caught.value)
+    assert "\\x1b" in message and "\x1b" not in message and "\n" not in message and "\u202e" not in message
+    assert len(message) < 1000
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_what_is_not_a_file_is_refused_without_waiting(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "thing"
+    path.mkdir() if kind == "folder" else os.mkfifo(path)
+    with pytest.raises(RefusedError) as caught:
+        TensorFile.open(path)
+    assert caught.value.code == "not-a-file"
+
+
+def test_a_missing_file_is_the_systems_own_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        TensorFile.open(tmp_path / "none.safetensors")
+    assert str(tmp_path) in str(caught.value.filename)
+
+
+def test_a_header_of_very_many_keys_is_refused(tmp_path: Path) -> None:
+    """The objects of millions of keys would cost many times the file's size."""
+    text = "{" + ",".join(f'"{i}":{{"dtype":"F4","shape":[0],"data_offsets":[0,0]}}' for i in range(140_000)) + "}"
+    path = tmp_path / "many.safetensors"
+    path.write_bytes(raw_file(text))
+    with pytest.raises(RefusedError) as caught:
+        TensorFile.open(path)
+    assert caught.value.code == "too-many-keys"

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rawfiles import entry, header_of, raw_file, write_tensors
+from safetensors.numpy import load_file, save_file
+
+from ltx2c.dtypes import DTYPES
+from ltx2c.errors import RefusedError
+from ltx2c.files import TensorFile
+from ltx2c.files.header import parse_header
+
+DATA = Path(__file__).parent.parent / "data"
+E2E = sorted((DATA / "e2e").glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("path", E2E, ids=lambda path: path.stem)
+def test_reads_what_the_safetensors_library_reads(path: Path) -> None:
+    expected = load_file(path)
+    with TensorFile.open(path) as file:
+        assert file.tensors.keys() == expected.keys()
+        for key, tensor in file.tensors.items():
+            for array in (tensor.read(), tensor.view()):
+                assert array.dtype == expected[key].dtype and array.shape == expected[key].shape
+                assert array.tobytes() == expected[key].tobytes()
+            assert not tensor.view().flags.writeable
+
+
+def test_tensors_come_in_the_order_of_the_header(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(raw_file(header_of(z=entry("U8", (2,), (4, 6)), a=entry("U8", (4,), (0, 4))), b"123456"))
+    with TensorFile.open(path) as file:
+        assert list(file.tensors) == ["z", "a"]
+        assert file.tensors["z"].read().tobytes() == b"56"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_of_the_format_is_read(dtype: str, tmp_path: Path) -> None:
+    bits = DTYPES[dtype].bits
+    shape = (2, 4)
+    data = os.urandom(8 * bits // 8) if dtype != "BOOL" else bytes(8)
+    with TensorFile.open(write_tensors(tmp_path / "x.safetensors", {"t": (dtype, shape, data)})) as file:
+        tensor = file.tensors["t"]
+        assert tensor.read().tobytes() == tensor.view().tobytes() == data
+        assert tensor.read().shape == (shape if DTYPES[dtype].numpy is not None else (bits,))
+
+
+def test_scalars_empty_tensors_and_odd_names(tmp_path: Path) -> None:
+    tensors = {
+        "": ("F32", (), np.float32(1.5).tobytes()),
+        "empty": ("BF16", (0, 7), b""),
+        'a b\n"c" \\ é \U0001f600 \0': ("F64", (1, 1), np.float64(-2).tobytes()),
+    }
+    with TensorFile.open(write_tensors(tmp_path / "x.safetensors", tensors, {"\t": "é\n"})) as file:
+        assert list(file.tensors) == list(tensors) and file.metadata == {"\t": "é\n"}
+        assert file.tensors[""].read().shape == () and file.tensors[""].read() == 1.5
+        assert file.tensors["empty"].read().shape == file.tensors["empty"].view().shape == (0, 7)
+
+
+def test_a_file_without_tensors(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(raw_file("{}   "))
+    with TensorFile.open(path) as file:
+        assert not file.tensors and not file.metadata
+        assert file.header_sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_part_of_a_tensor_is_read_into_a_buffer(tmp_path: Path) -> None:
+    with TensorFile.open(write_tensors(tmp_path / "x.safetensors", {"t": ("U8", (9,), b"123456789")})) as file:
+        part = bytearray(3)
+        file.tensors["t"].read_into(part, 4)
+        assert part == b"567"
+        array = np.zeros((2, 2), np.uint16)
+        file.tensors["t"].read_into(array)
+        assert array.tobytes() == b"12345678"
+
+
+def test_reads_that_come_back_short_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = os.urandom(1000)
+    path = write_tensors(tmp_path / "x.safetensors", {"t": ("U8", (1000,), data)})
+    whole = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda fd, buffers, at: whole(fd, [memoryview(buffers[0])[:7]], at))
+    with TensorFile.open(path) as file:
+        assert file.tensors["t"].read().tobytes() == data
+
+
+def test_a_read_error_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_tensors(tmp_path / "x.safetensors", {"t": ("U8", (1,), b"1")})
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with TensorFile.open(path) as file:
+        monkeypatch.setattr(os, "preadv", fail)
+        with pytest.raises(OSError, match="Input/output error") as caught:
+            file.tensors["t"].read()
+        assert caught.value.filename == str(path)
+
+
+def _truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def _overwrite(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"!")
+    os.utime(path, ns=(0, 0))
+
+
+def _replace(path: Path) -> None:
+    other = path.with_suffix(".new")
+    other.write_bytes(path.read_bytes())
+    os.utime(other, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
+    other.replace(path)
+
+
+@pytest.mark.parametrize("change", [_truncate, _overwrite, _replace, Path.unlink])
+def test_a_file_changed_since_it_was_opened_is_noticed(change, tmp_path: Path) -> None:
+    path = write_tensors(tmp_path / "x.safetensors", {"t": ("U8", (4,), b"1234")})
+    with TensorFile.open(path) as file:
+        file.check_unchanged()
+        change(path)
+        with pytest.raises(RefusedError) as caught:
+            file.check_unchanged()
+        assert caught.value.code == "file-changed"
+
+
+def test_reading_past_a_truncation_is_refused(tmp_path: Path) -> None:
+    path = write_tensors(tmp_path / "x.safetensors", {"t": ("U8", (4,), b"1234")})
+    with TensorFile.open(path) as file:
+        _truncate(path)
+        with pytest.raises(RefusedError) as caught:
+            file.tensors["t"].read()
+        assert caught.value.code == "file-changed"
+
+
+def test_ten_thousand_keys_open_in_under_two_seconds(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    save_file({f"model.diffusion_model.block.{i}.weight": np.zeros((1, 1), np.float32) for i in range(10_000)}, path)
+    began = time.perf_counter()
+    with TensorFile.open(path) as file:
+        assert len(file.tensors) == 10_000
+    assert time.perf_counter() - began < 2
+
+
+def test_a_header_at_the_limit_of_the_format(tmp_path: Path) -> None:
+    """100,000,000 bytes, nearly all of them one metadata value with escapes in it."""
+    text = '{"__metadata__":{"long":"' + "\\n" * 100_000 + "x" * (100_000_000 - 200_000 - 29) + '"}}'
+    assert len(text) == 100_000_000 - 1
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(raw_file(text + " "))
+    with TensorFile.open(path) as file:
+        assert len(file.metadata["long"]) == 100_000_000 - 100_000 - 29
+    path.write_bytes(raw_file(text + "  "))
+    with pytest.raises(RefusedError) as caught:
+        TensorFile.open(path)
+    assert caught.value.code == "header-length"
+
+
+@given(
+    st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"])).filter(lambda key: key != "__metadata__"),
+        st.tuples(st.sampled_from(sorted(DTYPES)), st.lists(st.integers(0, 6), max_size=4).map(lambda s: [*s, 8])),
+        max_size=8,
+    ),
+    st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"])), st.text(st.characters(exclude_categories=["Cs"]))
+    ),
+    st.booleans(),
+    st.sampled_from([None, 1]),
+)
+def test_any_sound_header_is_read_as_json_reads_it(tensors, metadata, ascii_only, indent) -> None:
+    header = {"__metadata__": metadata}
+    at = 0
+    for key, (dtype, shape) in tensors.items():
+        size = DTYPES[dtype].bits * int(np.prod(shape)) // 8
+        header[key] = entry(dtype, shape, (at, at + size))
+        at += size
+    parsed = parse_header(json.dumps(header, ensure_ascii=ascii_only, indent=indent).encode(), at)
+    assert parsed.metadata == metadata
+    assert list(parsed.tensors) == list(tensors)
+    for key, info in parsed.tensors.items():
+        dtype, shape, (begin, end) = header[key].values()
+        assert info == (dtype, tuple(shape), begin, end)
