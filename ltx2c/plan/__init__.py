@@ -1,0 +1,8 @@
+"""What to do, as pure data: computed from names, shapes and dtypes, with every refusal that headers can tell."""
+
+from __future__ import annotations
+
+from ltx2c.plan.fuse import Plan, Term, plan_fuse
+from ltx2c.plan.match import UnmatchedPair
+
+__all__ = ["Plan", "Term", "UnmatchedPair", "plan_fuse"]

@@ -1,0 +1,88 @@
+"""Refusals and notes about a base and the adapters given for it, before their pairs are matched."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import numbers
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ltx2c.adapters import Adapter
+from ltx2c.adapters import keys as adapter_keys
+from ltx2c.adapters.metadata import DOWNSCALE, TEMPORAL_SCALE
+from ltx2c.errors import RefusedError, printable
+from ltx2c.files import Checkpoint
+from ltx2c.rules import RULES
+
+
+def check_strength(strength: object, adapter: Path) -> float:
+    """``strength`` as a float.
+
+    Raises:
+        RefusedError: not a number, NaN, or beyond float32's range.
+    """
+    if isinstance(strength, numbers.Real) and not isinstance(strength, bool):
+        value = float(strength)
+        with np.errstate(over="ignore"):
+            if math.isfinite(np.float32(value)):
+                return value
+    raise RefusedError(
+        f"{printable(adapter)}: strength {printable(strength)} is not a finite float32 number", code="bad-strength"
+    )
+
+
+def check_base(base: Checkpoint) -> None:
+    """Refuse a base that is an adapter."""
+    if base.tensors and all(map(adapter_keys.parse, base.tensors)):
+        raise RefusedError(
+            f"{printable(base.path)}: BASE holds only factors such as {printable(next(iter(base.tensors)))}: it is an "
+            "adapter; are BASE and adapter swapped?",
+            code="base-is-adapter",
+        )
+
+
+def check_distinct(adapters: Sequence[Adapter]) -> None:
+    """Refuse one adapter file given twice, also by another name for it."""
+    for one, other in itertools.combinations(adapters, 2):
+        if one.identity & other.identity:
+            raise RefusedError(
+                f"adapter {printable(other.path)} is given twice: it is the same file as {printable(one.path)}",
+                code="same-adapter-twice",
+            )
+
+
+def check_reference_scales(adapters: Sequence[Adapter]) -> None:
+    """Refuse two different reference scales. A scale of 1 never conflicts."""
+    for name in (DOWNSCALE, TEMPORAL_SCALE):
+        scaled = [adapter for adapter in adapters if getattr(adapter, name) != 1]
+        for one, other in itertools.pairwise(scaled):
+            if getattr(one, name) != getattr(other, name):
+                raise RefusedError(
+                    f"metadata {name} conflicts: {getattr(one, name)} in {printable(one.path)}, "
+                    f"{getattr(other, name)} in {printable(other.path)}",
+                    code="reference-scale-conflict",
+                )
+
+
+def version_notes(base: Checkpoint, adapters: Sequence[Adapter]) -> list[str]:
+    """A note per adapter that was made for another version of the model than the base is."""
+    own = base.metadata.get("model_version")
+    return [
+        f"{printable(adapter.path)}: made for model_version {printable(version)}, the base is {printable(own)}"
+        for adapter in adapters
+        if (version := adapter.metadata.get("model_version")) is not None and own is not None and version != own
+    ]
+
+
+def rounding_notes(base: Checkpoint, fused: Sequence[str]) -> list[str]:
+    """A note per dtype of fused weights that lose precision on the way to being stored."""
+    count = Counter(base.tensors[key].dtype for key in fused)
+    return [
+        f"{count[dtype]} {dtype} weights are rounded through {rule.through} where they are fused, as upstream does"
+        for dtype, rule in RULES.items()
+        if rule.through != dtype and count[dtype]
+    ]

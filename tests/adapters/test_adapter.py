@@ -1,0 +1,246 @@
+"""Opening adapter files: pairs, alpha, metadata, and everything that makes a file no adapter."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from refusals import refused
+from tensor_files import pair, weight, write
+
+from ltx2c import Adapter
+from ltx2c.errors import RefusedError
+
+E2E = Path(__file__).parents[1] / "data" / "e2e"
+
+
+def opened(path: Path) -> Adapter:
+    with Adapter.open(path) as adapter:
+        return adapter
+
+
+def test_pairs_hold_factors_in_file_order_with_their_own_ranks() -> None:
+    adapter = opened(E2E / "adapter0.safetensors")
+    assert len(adapter.pairs) == 38
+    first = adapter.pairs[0]
+    assert first.module == "adaln_single.linear"
+    assert (first.a.shape, first.b.shape, first.rank, first.alpha) == ((10, 48), (432, 10), 10, None)
+    assert {pair.rank for pair in adapter.pairs} == {2, 8, 10}
+    assert adapter.notes == ()
+
+
+def test_read_gives_the_factors_as_stored(tmp_path: Path) -> None:
+    tensors = pair("diffusion_model.x", 3, 2, 5)
+    with Adapter.open(write(tmp_path / "a.safetensors", tensors)) as adapter:
+        a, b = adapter.pairs[0].read()
+    assert a.tobytes() == tensors["diffusion_model.x.lora_A.weight"].tobytes() and a.shape == (2, 5)
+    assert b.tobytes() == tensors["diffusion_model.x.lora_B.weight"].tobytes() and b.shape == (3, 2)
+
+
+@pytest.mark.parametrize("prefix", ["", "diffusion_model.", "model.diffusion_model."])
+def test_namespaces_are_removed(tmp_path: Path, prefix: str) -> None:
+    adapter = opened(write(tmp_path / "a.safetensors", pair(f"{prefix}blocks.0.to_q", 3, 2, 5)))
+    assert [pair.module for pair in adapter.pairs] == ["blocks.0.to_q"]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, ml_dtypes.bfloat16, np.int64])
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_alpha_is_read_per_pair(tmp_path: Path, dtype: type, shape: tuple[int, ...]) -> None:
+    tensors = {**pair("x", 4, 2, 4), "x.alpha": np.full(shape, 3, np.dtype(dtype)), **pair("y", 4, 2, 4)}
+    x, y = opened(write(tmp_path / "a.safetensors", tensors)).pairs
+    assert (x.alpha, y.alpha) == (3.0, None)
+
+
+def test_scale_is_strength_times_alpha_over_that_pairs_rank_rounded_once(tmp_path: Path) -> None:
+    alpha = np.array(0.1, np.float64)
+    tensors = {**pair("x", 4, 3, 4), "x.alpha": alpha, **pair("y", 4, 2, 4), "y.alpha": alpha, **pair("z", 4, 2, 4)}
+    x, y, z = opened(write(tmp_path / "a.safetensors", tensors)).pairs
+    assert x.scale(0.8) == float(np.float32(0.8 * 0.1 / 3))
+    assert y.scale(0.8) == float(np.float32(0.8 * 0.1 / 2))
+    assert z.scale(0.8) == float(np.float32(0.8)) != 0.8
+    # Rounding alpha / rank to float32 on the way gives another number.
+    assert x.scale(0.1) == float(np.float32(0.1 * 0.1 / 3))
+    assert x.scale(0.1) != float(np.float32(np.float32(0.1) * np.float32(np.float32(0.1) / np.float32(3))))
+    assert math.copysign(1, z.scale(-0.0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("present", "missing"), [(["lora_A"], "no B"), (["lora_B"], "no A"), (["alpha"], "no A and no B")]
+)
+def test_a_module_with_a_side_missing(tmp_path: Path, present: list[str], missing: str) -> None:
+    tensors = {**pair("ok", 4, 2, 4), **pair("half", 4, 2, 4), "half.alpha": np.ones((), np.float32)}
+    kept = {key: value for key, value in tensors.items() if "half" not in key or any(p in key for p in present)}
+    with refused("missing-factor", "a.safetensors", "half", missing):
+        Adapter.open(write(tmp_path / "a.safetensors", kept))
+
+
+def test_two_a_for_one_module(tmp_path: Path) -> None:
+    tensors = {**pair("diffusion_model.x", 4, 2, 4), **pair("x", 4, 2, 4)}
+    with refused("doubled-factor", "two A", "diffusion_model.x.lora_A.weight", " x.lora_A.weight"):
+        Adapter.open(write(tmp_path / "a.safetensors", tensors))
+
+
+def test_two_alphas_for_one_module(tmp_path: Path) -> None:
+    alpha = np.ones((), np.float32)
+    tensors = {**pair("diffusion_model.x", 4, 2, 4), "diffusion_model.x.alpha": alpha, "x.alpha": alpha}
+    with refused("doubled-factor", "two alpha", "diffusion_model.x.alpha"):
+        Adapter.open(write(tmp_path / "a.safetensors", tensors))
+
+
+def test_rank_of_a_and_b_differs(tmp_path: Path) -> None:
+    tensors = {"x.lora_A.weight": weight(3, 4), "x.lora_B.weight": weight(5, 2)}
+    with refused("rank-mismatch", "x.lora_B.weight", "[5, 2]", "x.lora_A.weight", "[3, 4]"):
+        Adapter.open(write(tmp_path / "a.safetensors", tensors))
+
+
+@pytest.mark.parametrize("side", ["A", "B"])
+@pytest.mark.parametrize(
+    "stored",
+    [
+        ("BF16", [4]),
+        ("BF16", [4, 4, 1, 1]),
+        ("BF16", []),
+        ("BF16", [0, 4]),
+        ("BF16", [4, 0]),
+        ("F8_E4M3", [4, 4]),
+        ("I64", [4, 4]),
+        ("F64", [4, 4]),
+    ],
+)
+def test_what_cannot_be_a_factor(tmp_path: Path, side: str, stored: tuple[str, list[int]]) -> None:
+    tensors = {**pair("x", 4, 4, 4), f"x.lora_{side}.weight": stored}
+    with refused("bad-factor", f"x.lora_{side}.weight", f"factor {side}", f"shape {stored[1]}", f"dtype {stored[0]}"):
+        Adapter.open(write(tmp_path / "a.safetensors", tensors))
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
+def test_factors_of_every_allowed_dtype_open(tmp_path: Path, dtype: str) -> None:
+    tensors = {"x.lora_A.weight": (dtype, [2, 4]), "x.lora_B.weight": (dtype, [4, 2])}
+    assert opened(write(tmp_path / "a.safetensors", tensors)).pairs[0].a.dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("alpha", "said"),
+    [
+        (np.array(np.nan, np.float32), "nan"),
+        (np.array([np.inf], np.float32), "inf"),
+        (np.ones(2, np.float32), "shape [2]"),
+        (("F32", [0]), "shape [0]"),
+        (("BOOL", []), "dtype BOOL"),
+    ],
+)
+def test_what_cannot_be_an_alpha(tmp_path: Path, alpha: np.ndarray, said: str) -> None:
+    with refused("bad-alpha", "x.alpha", said):
+        Adapter.open(write(tmp_path / "a.safetensors", {**pair("x", 4, 2, 4), "x.alpha": alpha}))
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("x.dora_scale", "DoRA"),
+        ("x.lora_magnitude_vector", "DoRA"),
+        ("x.hada_w1_a", "LoHa"),
+        ("x.lokr_w2", "LoKr"),
+        ("x.lora_mid.weight", "LoCon"),
+        ("lora_unet_x.lora_down.weight", "kohya"),
+        ("x.lora_A.default.weight", "another spelling"),
+        ("x.lora_B.bias", "another spelling"),
+        ("x.diff_b", "full difference"),
+        ("x.weight", "whole weight"),
+        ("x.bias", "whole bias"),
+        ("x.something", "nothing an adapter holds"),
+    ],
+)
+def test_a_key_that_is_not_understood_is_never_dropped(tmp_path: Path, key: str, said: str) -> None:
+    path = write(tmp_path / "a.safetensors", {**pair("x", 4, 2, 4), key: weight(4)})
+    with refused("unknown-adapter-key", key, said, "1 such of 3"):
+        Adapter.open(path)
+
+
+def test_a_base_given_as_an_adapter() -> None:
+    with refused("no-pair", "base.safetensors", "model.diffusion_model.adaln_single.linear.weight", "swapped"):
+        Adapter.open(E2E / "base.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("tensors", "said"),
+    [
+        ({}, "0 tensors"),
+        ({"x.alpha": ("F32", [])}, "1 tensors"),
+        ({"lora_unet_x.lora_down.weight": ("F32", [4, 4])}, "kohya"),
+        ({"lora_unet_x.lora_down.weight": ("F32", [4, 4])}, "lora_unet_x"),
+    ],
+)
+def test_a_file_that_holds_no_pair(tmp_path: Path, tensors: dict[str, tuple[str, list[int]]], said: str) -> None:
+    with refused("no-pair", "holds no pair", said):
+        Adapter.open(write(tmp_path / "a.safetensors", tensors))
+
+
+def test_names_cannot_forge_a_second_line(tmp_path: Path) -> None:
+    with refused("unknown-adapter-key", "evil\\nltx2c: done"):
+        Adapter.open(write(tmp_path / "a.safetensors", {**pair("x", 4, 2, 4), "evil\nltx2c: done": weight(4)}))
+
+
+@pytest.mark.parametrize("name", ["reference_downscale_factor", "reference_temporal_scale_factor"])
+class TestReferenceScale:
+    def test_is_read(self, tmp_path: Path, name: str) -> None:
+        path = write(tmp_path / "a.safetensors", pair("x", 4, 2, 4), {name: "12"})
+        assert getattr(opened(path), name) == 12
+
+    def test_is_one_when_absent(self, tmp_path: Path, name: str) -> None:
+        assert getattr(opened(write(tmp_path / "a.safetensors", pair("x", 4, 2, 4))), name) == 1
+
+    @pytest.mark.parametrize("value", ["two", "0", "-3", "2.5", "", " 2", "2 ", "+2", "1e1", "\u0663", "9" * 5000])
+    def test_malformed_is_refused(self, tmp_path: Path, name: str, value: str) -> None:
+        path = write(tmp_path / "a.safetensors", pair("x", 4, 2, 4), {name: value})
+        with refused("bad-reference-scale", "a.safetensors", name, f"'{value[:100]}"):
+            Adapter.open(path)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        ({"lora_alpha": "16", "lora_rank": "2"}, ["lora_alpha 16 at rank 2"]),
+        ({"lora_alpha": "16"}, ["lora_alpha 16 at rank 2"]),
+        ({"ss_network_alpha": "1.0", "ss_network_dim": "2"}, ["ss_network_alpha 1.0 at rank 2"]),
+        ({"lora_alpha": "much"}, ["lora_alpha much"]),
+        ({"lora_alpha": "2.0", "lora_rank": "2"}, []),
+        ({"lora_alpha": "2"}, []),
+        ({"lora_rank": "64"}, []),
+    ],
+)
+def test_alpha_in_metadata_alone_is_not_applied_and_noted(
+    tmp_path: Path, metadata: dict[str, str], said: list[str]
+) -> None:
+    adapter = opened(write(tmp_path / "a.safetensors", pair("x", 4, 2, 4), metadata))
+    assert adapter.pairs[0].scale(0.5) == 0.5
+    assert len(adapter.notes) == len(said)
+    for note, words in zip(adapter.notes, said, strict=True):
+        assert words in note and "strength alone" in note and "a.safetensors" in note
+
+
+def test_alpha_tensors_make_metadata_alpha_moot(tmp_path: Path) -> None:
+    tensors = {**pair("x", 4, 2, 4), "x.alpha": np.ones((), np.float32)}
+    assert opened(write(tmp_path / "a.safetensors", tensors, {"lora_alpha": "16"})).notes == ()
+
+
+def test_pairs_without_alpha_beside_pairs_with_one_are_noted(tmp_path: Path) -> None:
+    tensors = {**pair("x", 4, 2, 4), "x.alpha": np.ones((), np.float32), **pair("y", 4, 2, 4)}
+    (note,) = opened(write(tmp_path / "a.safetensors", tensors)).notes
+    assert "1 of 2 pairs hold no .alpha" in note
+
+
+def test_a_refused_file_is_closed(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.safetensors", {"x.lora_A.weight": weight(2, 4)})
+    before = sorted(Path("/proc/self/fd").iterdir())
+    with pytest.raises(RefusedError):
+        Adapter.open(path)
+    assert len(sorted(Path("/proc/self/fd").iterdir())) == len(before)
+
+
+def test_a_missing_file_is_the_systems_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        Adapter.open(tmp_path / "nowhere.safetensors")
