@@ -14,7 +14,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ltx2c import inventory
+from ltx2c.engines.progress import Progress
 from ltx2c.errors import RefusedError, printable
 from ltx2c.inventory import TensorSpec
 from ltx2c.reference import BFLOAT16
@@ -29,7 +30,7 @@ from ltx2c.reference import BFLOAT16
 BASE_NAME = "base.safetensors"
 ADAPTER_NAME = "distilled-lora.safetensors"
 
-Report = Callable[[int, int], None]
+Report = Callable[[Progress], None]
 
 
 class SynthReport(NamedTuple):
@@ -59,7 +60,7 @@ class _File(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return 8 + len(self.header) + sum(map(_nbytes, self.tensors))
+        return 8 + len(self.header) + nbytes(self.tensors)
 
 
 def synth(
@@ -79,7 +80,7 @@ def synth(
         rank: the adapter's rank, at least 1; where a layer's sides are smaller, the smaller side.
         seed: any integer that is not negative. Same seed, same bytes.
         force: replace files that stand there already.
-        progress: called with (bytes written, bytes to write) after every piece.
+        progress: called after every piece.
 
     Raises:
         RefusedError: a number out of range, a file in the way, or not enough room on the disk.
@@ -92,9 +93,14 @@ def synth(
         _refuse_existing(files)
     total = sum(file.nbytes for file in files)
     _refuse_too_little_room(files[0].path.parent, total)
-    _write_all(files, _Values(seed), progress or (lambda done, total: None), total)
+    _write_all(files, _Values(seed), progress or (lambda now: None), total)
     base, adapter = files
     return SynthReport(base.path, adapter.path, len(base.tensors), len(adapter.tensors), total)
+
+
+def nbytes(tensors: Iterable[TensorSpec]) -> int:
+    """Bytes that the values of ``tensors`` take."""
+    return sum(map(_nbytes, tensors))
 
 
 def _files(folder: Path, blocks: int, rank: int) -> tuple[_File, _File]:
@@ -144,7 +150,7 @@ def _write_all(files: Sequence[_File], values: _Values, progress: Report, total:
                 for piece in _pieces(file, values):
                     out.write(piece)
                     done += len(piece)
-                    progress(done, total)
+                    progress(Progress(done, total))
         for file, part in zip(files, parts, strict=True):
             part.replace(file.path)
     finally:

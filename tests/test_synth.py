@@ -15,6 +15,7 @@ import pytest
 from safetensors import safe_open
 
 from ltx2c import inventory
+from ltx2c.engines.progress import Progress
 from ltx2c.errors import RefusedError
 from ltx2c.synth import synth
 
@@ -118,8 +119,8 @@ def test_too_little_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("fault", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
 def test_an_interrupted_run_leaves_nothing(tmp_path: Path, fault: BaseException) -> None:
-    def stop_late(done: int, total: int) -> None:
-        if done > 0.9 * total:
+    def stop_late(now: Progress) -> None:
+        if now.bytes_done > 0.9 * now.bytes_total:
             raise fault
 
     with pytest.raises(type(fault)) as raised:
@@ -130,8 +131,8 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, fault: BaseException)
 
 
 def test_progress_ends_at_the_total(tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    report = synth(tmp_path, blocks=1, rank=2, progress=lambda done, total: seen.append((done, total)))
+    seen: list[Progress] = []
+    report = synth(tmp_path, blocks=1, rank=2, progress=seen.append)
 
-    assert seen[-1] == (report.bytes_written, report.bytes_written)
-    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert seen[-1] == (report.bytes_written, report.bytes_written, 0, 0)
+    assert seen == sorted(seen)

@@ -1,0 +1,60 @@
+"""Arguments that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def add_loras(parser: argparse.ArgumentParser, option: str = "--lora", *, what: str = "an adapter to fuse") -> None:
+    """``OPTION PATH [STRENGTH]``, repeatable: a list of (path, strength) in the order given, empty by default."""
+    parser.add_argument(
+        option,
+        nargs="+",
+        action=_Lora,
+        default=[],
+        metavar=("PATH", "STRENGTH"),
+        help=f"{what}, and its strength (1.0 unless given); repeatable, and the order counts",
+    )
+
+
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """``--threads N``; None means as many as the machine allows this process."""
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="threads to compute with (default: all this process may use)"
+    )
+
+
+def add_unmatched(parser: argparse.ArgumentParser) -> None:
+    """``--unmatched error|warn``."""
+    parser.add_argument(
+        "--unmatched",
+        choices=("error", "warn"),
+        default="error",
+        help="an adapter key with no home in the base: refuse (the default), or go on and list it",
+    )
+
+
+class _Lora(argparse.Action):
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        assert isinstance(values, list)
+        if len(values) > 2:
+            parser.error(f"{option_string} takes PATH [STRENGTH] and got {len(values)} values: {' '.join(values)}")
+        path, *strength = values
+        given = [*getattr(namespace, self.dest), (Path(path), self._strength(parser, option_string, *strength))]
+        setattr(namespace, self.dest, given)
+
+    @staticmethod
+    def _strength(parser: argparse.ArgumentParser, option: str | None, text: str = "1.0") -> float:
+        try:
+            return float(text)  # whether it is finite and fits, the plan says
+        except ValueError:
+            parser.error(f"{option}: the strength must be a number, not {text!r}")

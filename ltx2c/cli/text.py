@@ -1,0 +1,27 @@
+"""Numbers and counts as a person reads them."""
+
+from __future__ import annotations
+
+
+def count(number: int, noun: str) -> str:
+    """``1 tensor``, ``4,349 tensors``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def size(nbytes: float) -> str:
+    """Bytes with three digits and a decimal unit: ``812 B``, ``42.0 GB``."""
+    return f"{nbytes:.0f} B" if nbytes < 1000 else f"{_scaled(nbytes)}B"
+
+
+def operations(flops: float) -> str:
+    """Floating-point operations with a decimal unit: ``17.1 TFLOP``."""
+    return f"{_scaled(flops)}FLOP"
+
+
+def _scaled(number: float) -> str:
+    for unit in " kMGT":
+        if number < 999.5 or unit == "T":
+            break
+        number /= 1000
+    digits = 0 if number >= 99.95 else 1 if number >= 9.995 else 2
+    return f"{number:.{digits}f} {unit.strip()}"

@@ -1,0 +1,19 @@
+"""How far a long job has come."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Progress(NamedTuple):
+    """Handed to a ``progress`` callback from time to time, and at the end with both counts complete.
+
+    Attributes:
+        bytes_done, bytes_total: of the output.
+        macs_done, macs_total: multiply-adds; both 0 where there is no arithmetic.
+    """
+
+    bytes_done: int
+    bytes_total: int
+    macs_done: int = 0
+    macs_total: int = 0

@@ -1,0 +1,217 @@
+"""What holds for every command: exit codes, error lines, help, pipes and signals."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ltx2c import cli
+from ltx2c.cli import commands, options
+from ltx2c.cli.result import Result
+from ltx2c.errors import RefusedError
+
+
+def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ltx2c", *arguments], capture_output=True, text=True, timeout=60, check=False, **options
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="?")
+    options.add_loras(parser)
+    options.add_threads(parser)
+    options.add_unmatched(parser)
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Result]], None]:
+    """Install a command ``try`` that does what a test wants."""
+
+    def install(work: Callable[[], Result]) -> None:
+        module = types.ModuleType("fake_command")
+        module.EXAMPLE = "ltx2c try"
+        module.add_arguments = add_arguments
+        module.run = lambda args: work()
+        monkeypatch.setitem(sys.modules, "fake_command", module)
+        monkeypatch.setitem(commands.COMMANDS, "try", ("fake_command", "does what a test wants"))
+
+    return install
+
+
+def raising(error: BaseException) -> Callable[[], Result]:
+    def work() -> Result:
+        raise error
+
+    return work
+
+
+def test_a_result_is_printed_as_text_as_json_or_not_at_all(
+    command: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command(lambda: Result({"answer": 42}, "the answer is 42"))
+
+    assert cli.main(["try"]) == 0
+    assert capsys.readouterr() == ("the answer is 42\n", "")
+    assert cli.main(["try", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"answer": 42}
+    assert cli.main(["try", "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_check_that_does_not_hold_exits_with_its_own_code(command: Callable[..., None]) -> None:
+    command(lambda: Result({}, "3 keys differ", exit_code=2))
+    assert cli.main(["try"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code", "code", "line"),
+    [
+        (RefusedError("a.safetensors: too odd", code="odd"), 2, "odd", "a.safetensors: too odd"),
+        (OSError(errno.ENOSPC, "No space left", "/d/out"), 3, "io-failed", "/d/out: No space left"),
+        (OSError("no errno"), 3, "io-failed", "no errno"),
+        (OSError(errno.EIO, "Bad", b"/d/\n\xff"), 3, "io-failed", "/d/\\n\\udcff: Bad"),
+        (MemoryError(), 3, "out-of-memory", "not enough memory"),
+        (KeyboardInterrupt(), 130, "interrupted", "interrupted"),
+        (cli.Terminated(), 143, "terminated", "terminated"),
+    ],
+)
+def test_a_fault_is_one_line_and_an_exit_code(
+    command: Callable[..., None],
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    exit_code: int,
+    code: str,
+    line: str,
+) -> None:
+    command(raising(error))
+
+    assert cli.main(["try"]) == exit_code
+    assert capsys.readouterr() == ("", f"ltx2c: error: {line}\n")
+    assert cli.main(["try", "--json"]) == exit_code
+    assert json.loads(capsys.readouterr().out) == {"error": {"code": code, "message": line}}
+
+
+def test_a_bug_keeps_its_traceback(command: Callable[..., None]) -> None:
+    command(raising(ZeroDivisionError()))
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["try"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--nonsense"],
+        ["frobnicate"],
+        ["synth"],
+        ["synth", "made", "--blo", "2"],
+        ["synth", "made", "--blocks", "two"],
+        ["try", "--lora"],
+        ["try", "--nonsense"],
+        ["try", "--threads", "two"],
+        ["try", "--unmatched", "ignore"],
+        ["try", "--lora", "a", "0.5", "base"],
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    command: Callable[..., None], arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command(lambda: Result({}, "ran"))
+    assert cli.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("ltx2c: error: ") and err.count("\n") == 1
+    assert "--help)" in err
+
+
+@pytest.mark.parametrize("strength", ["strong", "", "0,5", "0x1"])
+def test_a_strength_that_is_no_number_is_refused_by_name(
+    command: Callable[..., None], strength: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command(lambda: Result({}, "ran"))
+    assert cli.main(["try", "--lora", "a", strength]) == 2
+    assert repr(strength) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["-0.3", "-1e-3", "-.5", "+2", "0", "-inf"])
+def test_a_strength_may_be_negative_and_in_any_notation(command: Callable[..., None], text: str) -> None:
+    command(lambda: Result({}, "ran"))
+    _, args = commands.parse(["try", "--lora", "a", text, "--lora", "b"])
+    assert args.lora == [(Path("a"), float(text)), (Path("b"), 1.0)]
+
+
+@pytest.mark.parametrize("name", commands.COMMANDS)
+def test_every_help_has_an_example_and_fits_a_terminal(name: str) -> None:
+    done = run(name, "--help", env={**os.environ, "COLUMNS": "100"})
+    assert done.returncode == 0 and done.stderr == ""
+    assert f"example:\n  ltx2c {name} " in done.stdout
+    for option in ("--json", "--quiet"):
+        assert option in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 120
+
+
+def test_help_shows_an_adapter_as_upstream_spells_it(
+    command: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command(lambda: Result({}, "ran"))
+    with pytest.raises(SystemExit):
+        cli.main(["try", "--help"])
+    assert "[--lora PATH [STRENGTH]]" in capsys.readouterr().out
+
+
+def test_help_lists_every_command() -> None:
+    listed = run("--help").stdout
+    assert all(f"  {name} " in listed for name in commands.COMMANDS)
+
+
+def test_version() -> None:
+    assert re.fullmatch(r"ltx2c \d+\.\d+\.\d+\n", run("--version").stdout)
+
+
+def test_nothing_slow_is_imported_before_it_is_needed() -> None:
+    code = "import sys, ltx2c, ltx2c.cli; print([m for m in ('torch', 'rich', 'safetensors') if m in sys.modules])"
+    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert listed.stdout == "[]\n"
+
+
+def test_a_reader_that_leaves_is_no_traceback() -> None:
+    script = f"{sys.executable} -m ltx2c --help | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+
+
+def test_sigterm_cleans_up_and_exits_143(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ltx2c", "synth", str(tmp_path / "made"), "--blocks", "4"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    part = tmp_path / "made"
+    deadline = time.monotonic() + 30
+    while not any(part.glob(".*")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+
+    assert (process.returncode, err) == (143, "ltx2c: error: terminated\n")
+    assert list(part.iterdir()) == []
+
+
+def test_options_shared_by_commands_reach_them(command: Callable[..., None]) -> None:
+    command(lambda: Result({}, "ran"))
+    _, args = commands.parse(["try", "--threads", "-2", "--unmatched", "warn"])
+    assert (args.threads, args.unmatched, args.lora, args.json, args.quiet) == (-2, "warn", [], False, False)
