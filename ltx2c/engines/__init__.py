@@ -1,1 +1,1 @@
-"""What carries a plan out: into a file, into memory, or against a fused file."""
+"""What carries a plan out: into a new file, into resident memory, or against a fused file to verify it."""

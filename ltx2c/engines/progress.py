@@ -1,19 +1,18 @@
-"""How far a long job has come."""
+"""How far an engine has come, for whoever wants to show it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 
 class Progress(NamedTuple):
-    """Handed to a ``progress`` callback from time to time, and at the end with both counts complete.
-
-    Attributes:
-        bytes_done, bytes_total: of the output.
-        macs_done, macs_total: multiply-adds; both 0 where there is no arithmetic.
-    """
+    """Work done and in all: tensor bytes put in place, and multiply-adds."""
 
     bytes_done: int
     bytes_total: int
-    macs_done: int = 0
-    macs_total: int = 0
+    macs_done: int
+    macs_total: int
+
+
+OnProgress = Callable[[Progress], None]
