@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+from rawfiles import write_tensors
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -40,22 +39,15 @@ Spec = tuple[str, list[int]]
 
 def write(path: Path, tensors: Mapping[str, np.ndarray | Spec], metadata: Mapping[str, str] | None = None) -> Path:
     """Write a safetensors file of arrays, or of zeros where a value is ``(dtype, shape)``."""
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    body = b""
-    for key, value in tensors.items():
-        dtype, shape, data = _stored(value)
-        header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [len(body), len(body) + len(data)]}
-        body += data
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+    write_tensors(path, {key: _stored(value) for key, value in tensors.items()}, metadata)
     return path
 
 
-def _stored(value: np.ndarray | Spec) -> tuple[str, list[int], bytes]:
+def _stored(value: np.ndarray | Spec) -> tuple[str, tuple[int, ...], bytes]:
     if isinstance(value, np.ndarray):
-        return _NAMES[value.dtype], list(value.shape), value.tobytes()
+        return _NAMES[value.dtype], value.shape, value.tobytes()
     dtype, shape = value
-    return dtype, shape, bytes(math.prod(shape) * _BITS[dtype] // 8)
+    return dtype, tuple(shape), bytes(math.prod(shape) * _BITS[dtype] // 8)
 
 
 def weight(*shape: int, seed: int = 0, dtype: Any = BFLOAT16) -> np.ndarray:
