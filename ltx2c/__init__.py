@@ -5,6 +5,17 @@ from ltx2c.adapters import Adapter
 from ltx2c.errors import Ltx2cError, RefusedError
 from ltx2c.files import Checkpoint
 from ltx2c.plan import Plan, plan_fuse
+from ltx2c.recipes import Recipe
 from ltx2c.version import __version__
 
-__all__ = ["Adapter", "Checkpoint", "Ltx2cError", "Plan", "RefusedError", "__version__", "plan_fuse", "reference"]
+__all__ = [
+    "Adapter",
+    "Checkpoint",
+    "Ltx2cError",
+    "Plan",
+    "Recipe",
+    "RefusedError",
+    "__version__",
+    "plan_fuse",
+    "reference",
+]

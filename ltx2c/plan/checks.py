@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import math
-import numbers
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
-
-import numpy as np
 
 from ltx2c.adapters import Adapter
 from ltx2c.adapters import keys as adapter_keys
@@ -17,22 +12,6 @@ from ltx2c.adapters.metadata import DOWNSCALE, TEMPORAL_SCALE
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint
 from ltx2c.rules import RULES
-
-
-def check_strength(strength: object, adapter: Path) -> float:
-    """``strength`` as a float.
-
-    Raises:
-        RefusedError: not a number, NaN, or beyond float32's range.
-    """
-    if isinstance(strength, numbers.Real) and not isinstance(strength, bool):
-        value = float(strength)
-        with np.errstate(over="ignore"):
-            if math.isfinite(np.float32(value)):
-                return value
-    raise RefusedError(
-        f"{printable(adapter)}: strength {printable(strength)} is not a finite float32 number", code="bad-strength"
-    )
 
 
 def check_base(base: Checkpoint) -> None:

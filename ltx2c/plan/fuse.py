@@ -11,13 +11,13 @@ from types import MappingProxyType
 import numpy as np
 
 from ltx2c.adapters import Adapter, Pair
+from ltx2c.adapters.strength import check_strength
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint
 from ltx2c.plan.checks import (
     check_base,
     check_distinct,
     check_reference_scales,
-    check_strength,
     rounding_notes,
     version_notes,
 )
