@@ -4,6 +4,7 @@ from ltx2c import reference
 from ltx2c.adapters import Adapter
 from ltx2c.errors import Ltx2cError, RefusedError
 from ltx2c.files import Checkpoint
+from ltx2c.fusion import fuse_tensor, fuse_tensors
 from ltx2c.plan import Plan, plan_fuse
 from ltx2c.recipes import Recipe
 from ltx2c.version import __version__
@@ -16,6 +17,8 @@ __all__ = [
     "Recipe",
     "RefusedError",
     "__version__",
+    "fuse_tensor",
+    "fuse_tensors",
     "plan_fuse",
     "reference",
 ]

@@ -1,0 +1,54 @@
+"""The compiled kernels: which this build holds, which run on this CPU, and which one is used.
+
+A kernel is named after the first chip that had its instructions. They differ in speed only: every one gives the
+contract's bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+
+from ltx2c.errors import RefusedError, printable
+from ltx2c.kernels.fuse import Jobs, built
+
+__all__ = ["Jobs", "available", "selected", "why"]
+
+_VARIABLE = "LTX2C_KERNEL"
+
+
+@functools.cache
+def _verdicts() -> dict[str, str]:
+    """For each kernel of this build, slowest first: why it does not run on this CPU, or ``""`` if it does."""
+    return built()
+
+
+def available() -> tuple[str, ...]:
+    """Names of the kernels that run here, slowest first."""
+    return tuple(name for name, verdict in _verdicts().items() if not verdict)
+
+
+def selected() -> str:
+    """The kernel in use: the fastest that runs here, or the one that ``LTX2C_KERNEL`` names.
+
+    Raises:
+        RefusedError: ``LTX2C_KERNEL`` names a kernel that does not run here.
+    """
+    forced = os.environ.get(_VARIABLE)
+    if not forced:
+        return available()[-1]
+    if forced not in available():
+        raise RefusedError(
+            f"{_VARIABLE} names the kernel {printable(forced)!r}, but this machine runs only {', '.join(available())}",
+            code="kernel",
+        )
+    return forced
+
+
+def why() -> str:
+    """One line on the choice: forced or fastest, and what kept each faster kernel of this build away."""
+    if os.environ.get(_VARIABLE):
+        return f"{selected()}: named by {_VARIABLE}"
+    names = list(_verdicts())
+    missed = names[names.index(selected()) + 1 :]
+    return "; ".join([f"{selected()}: the fastest that runs here", *(f"{n}: {_verdicts()[n]}" for n in missed)])

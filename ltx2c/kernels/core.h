@@ -1,0 +1,198 @@
+/* What every kernel shares: the words of the interface between driver and kernels, and the contract's scalar roundings.
+ *
+ * The driver (driver.h) cuts work into blocks, packs, and walks the tiles; a kernel (one header per instruction set)
+ * packs rows into its own layout and computes strips of tiles. All numbers a kernel sees are 32-bit words: one f32
+ * value, or a pair of bf16 values, per k and column.
+ */
+#ifndef LTX2C_CORE_H
+#define LTX2C_CORE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define LTX2C_INLINE static inline __attribute__((always_inline))
+
+#if defined(__clang__)
+#define LTX2C_UNROLL _Pragma("unroll")
+#else
+#define LTX2C_UNROLL _Pragma("GCC unroll 8")
+#endif
+
+typedef enum { LTX2C_BF16 = 0, LTX2C_F32 = 1, LTX2C_F16 = 2 } ltx2c_dtype;
+
+LTX2C_INLINE size_t ltx2c_itemsize(ltx2c_dtype dtype) { return dtype == LTX2C_F32 ? 4 : 2; }
+
+/* A row-major matrix: `stride` bytes from one row to the next, elements of a row adjacent. */
+typedef struct {
+    const void *data;
+    ptrdiff_t stride;
+    ltx2c_dtype dtype;
+} ltx2c_matrix;
+
+/* One adapter's part: a [rank, in], b [out, rank]. */
+typedef struct {
+    ltx2c_matrix a, b;
+    size_t rank;
+    float scale;
+} ltx2c_term;
+
+/* One weight: out = weight + the terms' delta, [rows, columns]. `out` has the weight's dtype and may be the weight. */
+typedef struct {
+    ltx2c_matrix weight;
+    void *out;
+    ptrdiff_t out_stride;
+    size_t rows, columns;
+    const ltx2c_term *terms;
+    size_t term_count;
+    uint64_t nonfinite; /* result: how many values became inf or NaN where the weight was finite */
+} ltx2c_job;
+
+/* ---- The guard ---------------------------------------------------------------------------------------------------- */
+
+/* Biased 8-bit exponent fields of the smallest nonzero and of the largest magnitude. All zeros: {512, 0}. */
+typedef struct {
+    unsigned low, high;
+} ltx2c_range;
+
+/* Running 16-bit bounds, 32 lanes wide so that a kernel updates them with one minimum and one maximum per vector:
+ * `low` holds the minimum of (magnitude - 1), which hides zeros behind 0xffff; `high` the maximum of the magnitude. */
+typedef struct {
+    uint16_t low[32], high[32];
+} __attribute__((aligned(64))) ltx2c_bounds;
+
+LTX2C_INLINE void ltx2c_bounds_open(ltx2c_bounds *bounds) {
+    memset(bounds->low, 0xff, sizeof bounds->low);
+    memset(bounds->high, 0, sizeof bounds->high);
+}
+
+LTX2C_INLINE ltx2c_range ltx2c_bounds_close(const ltx2c_bounds *bounds) {
+    unsigned low = 0xffff, high = 0;
+    for (int i = 0; i < 32; i++) {
+        low = bounds->low[i] < low ? bounds->low[i] : low;
+        high = bounds->high[i] > high ? bounds->high[i] : high;
+    }
+    return (ltx2c_range){(low + 1) >> 7, high >> 7};
+}
+
+typedef enum { LTX2C_DOT, LTX2C_FMA, LTX2C_MULADD } ltx2c_mode;
+
+/* Which instruction gives the contract's bits for factors in these ranges.
+ *
+ * DOT (bf16 dot product, flushing denormals): every product is a multiple of 2^(eA_min + eB_min - 268). From 142 on
+ * that unit is at least 2^-126, so every partial sum is zero or normal and nothing can be flushed.
+ * FMA: the product must be exact in f32. Its lowest bit is at least 2^-149 from 119 on (denormals have exponent 1).
+ * Both: up to 380 no product overflows; beyond, a fused multiply-add can stay finite where the contract does not. */
+LTX2C_INLINE ltx2c_mode ltx2c_exact_mode(ltx2c_range a, ltx2c_range b) {
+    if (a.high == 255 || b.high == 255 || a.high + b.high > 380) return LTX2C_MULADD;
+    if (a.low && b.low && a.low + b.low >= 142) return LTX2C_DOT;
+    return (a.low ? a.low : 1) + (b.low ? b.low : 1) >= 119 ? LTX2C_FMA : LTX2C_MULADD;
+}
+
+/* ---- Strips: what a kernel computes -------------------------------------------------------------------------------- */
+
+/* One term of a strip, packed. */
+typedef struct {
+    const uint32_t *a;         /* panel 0: words [depth][panel columns], 64-byte aligned, panels adjacent */
+    const ltx2c_range *a_range; /* per unit of LTX2C_UNIT panels */
+    const uint32_t *b;         /* words [rows][b_stride]: scaled already if this is the first term */
+    size_t b_stride;
+    ltx2c_range b_range;
+    size_t depth;              /* words per column */
+    float scale;               /* of the product; used from the second term on */
+} ltx2c_factors;
+
+/* `rows` rows of the weight by panels [first, last): for each panel the terms' products, chained, then the weight. */
+typedef struct {
+    const ltx2c_factors *terms;
+    size_t term_count;
+    size_t rows;
+    size_t first, last;
+    const char *weight; /* at panel `first` */
+    char *out;
+    ptrdiff_t weight_stride, out_stride;
+    ltx2c_dtype dtype;
+} ltx2c_strip;
+
+enum {
+    LTX2C_UNIT = 8,      /* panels packed at a time: one visit per row of A touches all of them */
+    LTX2C_CHUNK = 512,   /* bf16 values handed to a packing function at a time */
+    LTX2C_MAX_PANEL = 64 /* columns */
+};
+
+typedef struct {
+    const char *name;
+    const char *(*obstacle)(void); /* NULL where the kernel runs; else what this CPU lacks, for people to read */
+    unsigned panel; /* columns of a panel */
+    unsigned rows;  /* most rows of a register tile */
+    unsigned pair;  /* values of k in one word: 1 (f32) or 2 (bf16 pair) */
+    /* Packs `panels` panels' worth of columns of one k (two when pair is 2: `next` is the row of k + 1) into
+     * to[panel * panel_words]. */
+    void (*pack_a)(uint32_t *to, size_t panel_words, const uint16_t *row, const uint16_t *next, size_t panels,
+                   ltx2c_bounds *bounds);
+    /* Packs `count` values of one row of B, a multiple of 32, scaled and rounded to bf16 unless `scale` is NULL. */
+    void (*pack_b)(uint32_t *to, const uint16_t *row, size_t count, const float *scale, ltx2c_bounds *bounds);
+    /* Computes a strip; returns how many values became inf or NaN where the weight was finite. */
+    uint64_t (*strip)(const ltx2c_strip *strip);
+} ltx2c_kernel;
+
+/* ---- The contract's scalar conversions ------------------------------------------------------------------------------ */
+
+LTX2C_INLINE uint32_t ltx2c_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+LTX2C_INLINE float ltx2c_float(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+LTX2C_INLINE float ltx2c_from_bf16(uint16_t half) { return ltx2c_float((uint32_t)half << 16); }
+
+/* To nearest, ties to even. Any NaN becomes the canonical one. */
+LTX2C_INLINE uint16_t ltx2c_to_bf16(float value) {
+    uint32_t bits = ltx2c_bits(value);
+    uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded);
+}
+
+LTX2C_INLINE float ltx2c_from_f16(uint16_t half) {
+    uint32_t magnitude = half & 0x7fff;
+    uint32_t rebias = (magnitude >= 0x7c00 ? 224u : 112u) << 23; /* inf and NaN go from exponent 31 to 255 */
+    uint32_t denormal = ltx2c_bits((float)magnitude * 0x1p-24f);
+    uint32_t bits = magnitude < 0x400 ? denormal : (magnitude << 13) + rebias;
+    return ltx2c_float(bits | (uint32_t)(half & 0x8000) << 16);
+}
+
+/* To nearest, ties to even. Any NaN becomes the canonical one. */
+LTX2C_INLINE uint16_t ltx2c_to_f16(float value) {
+    uint32_t bits = ltx2c_bits(value), magnitude = bits & 0x7fffffff, sign = (bits >> 16) & 0x8000;
+    if (magnitude > 0x7f800000) return 0x7e00;
+    if (magnitude >= 0x477ff000) return (uint16_t)(sign | 0x7c00);
+    /* 0.5 has an ulp of 2^-24, the unit of f16's denormals: the addition does the rounding. */
+    if (magnitude < 0x38800000) return (uint16_t)(sign | (ltx2c_bits(ltx2c_float(magnitude) + 0.5f) - 0x3f000000));
+    return (uint16_t)(sign | ((magnitude - (112u << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13));
+}
+
+LTX2C_INLINE float ltx2c_load(const void *from, size_t index, ltx2c_dtype dtype) {
+    if (dtype == LTX2C_F32) return ((const float *)from)[index];
+    uint16_t half = ((const uint16_t *)from)[index];
+    return dtype == LTX2C_BF16 ? ltx2c_from_bf16(half) : ltx2c_from_f16(half);
+}
+
+/* The last step of the contract for one element: stores it, and says whether it stopped being finite. */
+LTX2C_INLINE int ltx2c_finish(void *out, const void *weight, size_t index, ltx2c_dtype dtype, float aggregate) {
+    float before = ltx2c_load(weight, index, dtype);
+    uint16_t sum = ltx2c_to_bf16(aggregate + before);
+    if (dtype == LTX2C_F32)
+        ((uint32_t *)out)[index] = (uint32_t)sum << 16;
+    else
+        ((uint16_t *)out)[index] = dtype == LTX2C_BF16 ? sum : ltx2c_to_f16(ltx2c_from_bf16(sum));
+    int overflowed = dtype == LTX2C_F16 ? (sum & 0x7fff) >= 0x4780 : (sum & 0x7f80) == 0x7f80;
+    return overflowed && (ltx2c_bits(before) & 0x7f800000) != 0x7f800000;
+}
+
+#endif

@@ -1,0 +1,140 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The door to the C kernels: fills C structures from byte views of arrays, and runs their blocks in parallel."""
+
+from cython.parallel cimport parallel, prange, threadid
+from libc.stddef cimport ptrdiff_t, size_t
+from libc.stdint cimport uint8_t, uint64_t
+from libc.stdlib cimport calloc, free
+
+cdef extern from "dispatch.h" nogil:
+    ctypedef enum ltx2c_dtype:
+        pass
+
+    ctypedef struct ltx2c_matrix:
+        const void *data
+        ptrdiff_t stride
+        ltx2c_dtype dtype
+
+    ctypedef struct ltx2c_term:
+        ltx2c_matrix a
+        ltx2c_matrix b
+        size_t rank
+        float scale
+
+    ctypedef struct ltx2c_job:
+        ltx2c_matrix weight
+        void *out
+        ptrdiff_t out_stride
+        size_t rows
+        size_t columns
+        const ltx2c_term *terms
+        size_t term_count
+        uint64_t nonfinite
+
+    ctypedef struct ltx2c_kernel:
+        const char *name
+        const char *(*obstacle)()
+
+    enum:
+        LTX2C_KERNEL_COUNT
+
+    const ltx2c_kernel *const ltx2c_kernels[]
+
+cdef extern from "driver.h" nogil:
+    ctypedef struct ltx2c_batch:
+        size_t blocks
+        size_t worker_count
+
+    int ltx2c_open_batch(ltx2c_batch *batch, const ltx2c_kernel *kernel, ltx2c_job *jobs, size_t job_count,
+                         size_t workers)
+    void ltx2c_run_block(ltx2c_batch *batch, size_t worker)
+    void ltx2c_close_batch(ltx2c_batch *batch)
+
+
+def built():
+    """The kernels of this build, slowest first: what keeps each from running on this CPU, or an empty string."""
+    cdef int k
+    cdef const char *obstacle
+    verdicts = {}
+    for k in range(LTX2C_KERNEL_COUNT):
+        obstacle = ltx2c_kernels[k].obstacle()
+        verdicts[ltx2c_kernels[k].name.decode()] = obstacle.decode() if obstacle else ""
+    return verdicts
+
+
+cdef const ltx2c_kernel *find_kernel(str name) except NULL:
+    cdef int k
+    for k in range(LTX2C_KERNEL_COUNT):
+        if ltx2c_kernels[k].name.decode() == name:
+            return ltx2c_kernels[k]
+    raise LookupError(name)
+
+
+cdef class Jobs:
+    """A list of jobs as C structures; holds the arrays they point into."""
+
+    cdef ltx2c_job *jobs
+    cdef ltx2c_term *terms
+    cdef size_t job_count, job_room, term_count, term_room
+    cdef list held
+
+    def __cinit__(self, size_t job_room, size_t term_room):
+        self.jobs = <ltx2c_job *>calloc(job_room + 1, sizeof(ltx2c_job))
+        self.terms = <ltx2c_term *>calloc(term_room + 1, sizeof(ltx2c_term))
+        if not self.jobs or not self.terms:
+            raise MemoryError
+        self.job_room = job_room
+        self.term_room = term_room
+        self.held = []
+
+    def __dealloc__(self):
+        free(self.jobs)
+        free(self.terms)
+
+    cdef void fill(self, ltx2c_matrix *matrix, const uint8_t[:, :] view, int dtype):
+        self.held.append(view)
+        matrix.data = &view[0, 0] if view.shape[0] and view.shape[1] else NULL
+        matrix.stride = view.strides[0]
+        matrix.dtype = <ltx2c_dtype>dtype
+
+    def add_job(self, const uint8_t[:, :] weight, uint8_t[:, :] out, int dtype, size_t columns):
+        """Start a job: byte views [rows, columns * itemsize] and the dtype's number in core.h."""
+        if self.job_count == self.job_room:
+            raise IndexError("more jobs than announced")
+        cdef ltx2c_job *job = &self.jobs[self.job_count]
+        self.job_count += 1
+        self.fill(&job.weight, weight, dtype)
+        self.held.append(out)
+        job.out = &out[0, 0] if out.shape[0] and out.shape[1] else NULL
+        job.out_stride = out.strides[0]
+        job.rows = weight.shape[0]
+        job.columns = columns
+        job.terms = &self.terms[self.term_count]
+
+    def add_term(self, const uint8_t[:, :] a, int a_dtype, const uint8_t[:, :] b, int b_dtype, float scale):
+        """Add a term to the job started last: byte views of A [rank, in] and B [out, rank]."""
+        if self.term_count == self.term_room or not self.job_count:
+            raise IndexError("more terms than announced")
+        cdef ltx2c_term *term = &self.terms[self.term_count]
+        self.term_count += 1
+        self.fill(&term.a, a, a_dtype)
+        self.fill(&term.b, b, b_dtype)
+        term.rank = a.shape[0]
+        term.scale = scale
+        self.jobs[self.job_count - 1].term_count += 1
+
+    def run(self, str kernel, int threads):
+        """Fuse every job. Returns, per job, how many values became inf or NaN where the weight was finite."""
+        cdef ltx2c_batch batch
+        cdef Py_ssize_t block, blocks
+        cdef int workers
+        cdef size_t j
+        if ltx2c_open_batch(&batch, find_kernel(kernel), self.jobs, self.job_count, threads):
+            raise MemoryError
+        blocks = batch.blocks
+        workers = batch.worker_count
+        with nogil, parallel(num_threads=workers):
+            for block in prange(blocks, schedule="dynamic", chunksize=1):
+                ltx2c_run_block(&batch, threadid())
+        ltx2c_close_batch(&batch)
+        return [self.jobs[j].nonfinite for j in range(self.job_count)]

@@ -1,0 +1,82 @@
+"""How many threads to use: what the caller asks for, else what this process may use of the machine."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+from pathlib import Path
+
+from ltx2c.errors import RefusedError, printable
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_MEMBERSHIP = Path("/proc/self/cgroup")
+
+
+def resolve_threads(threads: int | None) -> int:
+    """``threads`` itself, or the machine's share of this process when None.
+
+    The share is the smallest of ``OMP_NUM_THREADS`` (if set), the CPUs of the affinity mask and the cgroup's CPU quota
+    rounded up, and never less than 1.
+
+    Raises:
+        RefusedError: ``threads`` is not a whole number, or below 1.
+    """
+    if threads is None:
+        return max(1, min(limit for limit in (_from_openmp(), _from_affinity(), _from_cgroup()) if limit))
+    try:
+        count = operator.index(threads)
+    except TypeError:
+        raise RefusedError(f"threads must be a whole number, not {printable(threads)!r}", code="threads") from None
+    if count < 1:
+        raise RefusedError(f"threads must be at least 1, not {count}", code="threads")
+    return count
+
+
+def _from_affinity() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _from_openmp() -> int | None:
+    """``OMP_NUM_THREADS`` as OpenMP reads it: the first of a comma-separated list; anything else is ignored."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdecimal() else None
+
+
+def _from_cgroup() -> int | None:
+    """The tightest CPU quota among this process's cgroups and their parents, version 1 or 2, rounded up."""
+    quotas = []
+    for line in _read(_MEMBERSHIP).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            quotas += [_quota(_read(folder / "cpu.max")) for folder in _upwards(_CGROUPS, path)]
+        elif "cpu" in controllers.split(","):
+            quotas += [
+                _quota(f"{_read(folder / 'cpu.cfs_quota_us')} {_read(folder / 'cpu.cfs_period_us')}")
+                for root in (_CGROUPS / "cpu", _CGROUPS / controllers)
+                for folder in _upwards(root, path)
+            ]
+    return min((quota for quota in quotas if quota), default=None)
+
+
+def _upwards(root: Path, path: str) -> list[Path]:
+    """The cgroup's folder and its parents up to ``root`` (in a container the path may not exist below it)."""
+    parts = Path(path.lstrip("/")).parts
+    return [root.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
+
+
+def _quota(text: str) -> int | None:
+    """CPUs that ``"<quota> <period>"`` in microseconds allows; None where there is no limit (``max``, -1, no file)."""
+    words = text.split()
+    if len(words) != 2 or not all(word.isdecimal() for word in words) or int(words[1]) == 0:
+        return None
+    return max(1, math.ceil(int(words[0]) / int(words[1])))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
