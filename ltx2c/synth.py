@@ -150,7 +150,7 @@ def _write_all(files: Sequence[_File], values: _Values, progress: Report, total:
                 for piece in _pieces(file, values):
                     out.write(piece)
                     done += len(piece)
-                    progress(Progress(done, total))
+                    progress(Progress(done, total, 0, 0))
         for file, part in zip(files, parts, strict=True):
             part.replace(file.path)
     finally:

@@ -23,7 +23,7 @@ def resolve_threads(threads: int | None) -> int:
         RefusedError: ``threads`` is not a whole number, or below 1.
     """
     if threads is None:
-        return max(1, min(limit for limit in (_from_openmp(), _from_affinity(), _from_cgroup()) if limit))
+        return min(limits().values())
     try:
         count = operator.index(threads)
     except TypeError:
@@ -31,6 +31,16 @@ def resolve_threads(threads: int | None) -> int:
     if count < 1:
         raise RefusedError(f"threads must be at least 1, not {count}", code="threads")
     return count
+
+
+def limits() -> dict[str, int]:
+    """What bounds the threads of this process by default, each at least 1: name of the limit -> its count."""
+    found = {
+        "OMP_NUM_THREADS": _from_openmp(),
+        "affinity mask": _from_affinity(),
+        "cgroup CPU quota": _from_cgroup(),
+    }
+    return {name: count for name, count in found.items() if count}
 
 
 def _from_affinity() -> int:

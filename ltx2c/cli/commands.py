@@ -17,6 +17,7 @@ from ltx2c.version import __version__
 # name: (module, what it does)
 COMMANDS = {
     "inspect": ("ltx2c.cli.inspect", "say what a checkpoint or an adapter holds, and whether they fit"),
+    "info": ("ltx2c.cli.info", "versions, CPU features, the kernel chosen and why, threads"),
     "synth": ("ltx2c.cli.synth", "write LTX-2.5-shaped files to try things out on"),
 }
 

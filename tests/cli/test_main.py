@@ -22,7 +22,6 @@ from ltx2c.cli import commands, options
 from ltx2c.cli.result import Result
 from ltx2c.errors import RefusedError
 
-
 E2E = Path(__file__).parents[1] / "data" / "e2e"
 
 
