@@ -14,7 +14,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,15 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ltx2c import inventory
-from ltx2c.engines.progress import Progress
+from ltx2c.engines.progress import OnProgress, Progress
 from ltx2c.errors import RefusedError, printable
 from ltx2c.inventory import TensorSpec
 from ltx2c.reference import BFLOAT16
 
 BASE_NAME = "base.safetensors"
 ADAPTER_NAME = "distilled-lora.safetensors"
-
-Report = Callable[[Progress], None]
 
 
 class SynthReport(NamedTuple):
@@ -70,7 +68,7 @@ def synth(
     rank: int = inventory.RANK,
     seed: int = 0,
     force: bool = False,
-    progress: Report | None = None,
+    progress: OnProgress | None = None,
 ) -> SynthReport:
     """Write ``base.safetensors`` and ``distilled-lora.safetensors`` into ``folder``, which is made if it is missing.
 
@@ -141,7 +139,7 @@ def _refuse_too_little_room(folder: Path, needed: int) -> None:
         )
 
 
-def _write_all(files: Sequence[_File], values: _Values, progress: Report, total: int) -> None:
+def _write_all(files: Sequence[_File], values: _Values, progress: OnProgress, total: int) -> None:
     parts = [file.path.with_name(f".{file.path.name}.{os.getpid()}.part") for file in files]
     done = 0
     try:

@@ -6,14 +6,14 @@ import argparse
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from ltx2c.cli.text import operations, size
-from ltx2c.engines.progress import Progress
+from ltx2c.engines.progress import OnProgress, Progress
 
 
 @contextlib.contextmanager
-def bar(title: str, args: argparse.Namespace) -> Iterator[Callable[[Progress], None] | None]:
+def bar(title: str, args: argparse.Namespace) -> Iterator[OnProgress | None]:
     """Show a bar while the block runs, fed by the callback it yields; None where nobody is watching."""
     if args.quiet or args.json or not sys.stderr.isatty():
         yield None

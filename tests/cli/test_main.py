@@ -159,7 +159,7 @@ def test_a_strength_may_be_negative_and_in_any_notation(command: Callable[..., N
 def test_every_help_has_an_example_and_fits_a_terminal(name: str) -> None:
     done = run(name, "--help", env={**os.environ, "COLUMNS": "100"})
     assert done.returncode == 0 and done.stderr == ""
-    assert f"example:\n  ltx2c {name} " in done.stdout
+    assert f"example:\n  ltx2c {name}" in done.stdout
     for option in ("--json", "--quiet"):
         assert option in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 120
