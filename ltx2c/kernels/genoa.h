@@ -1,0 +1,209 @@
+/* genoa: AVX-512 with AVX512_BF16, two multiply-adds per lane and instruction, and exact where the guard says so.
+ *
+ * VDPBF16PS does two fused multiply-adds per f32 lane, first the odd (high) element of the pair, then the even (low) one,
+ * each rounded to nearest even, and treats denormals as zero, in and out. So a word holds k in its high half and k + 1
+ * in its low half: the sum runs in strictly increasing k. Under the guard of ltx2c_exact_mode() nothing denormal exists
+ * to be flushed. A tile that fails it runs on the same packed pairs in f32, each half widened by a mask or a shift.
+ *
+ * Nobody but this CPU can say that the instruction works in that order and rounds twice, so the kernel tries it before
+ * first use.
+ *
+ * Register tile, panels, epilogue and assumptions are skylake's.
+ */
+#if defined(__x86_64__) && !defined(LTX2C_WITHOUT_GENOA) && !defined(LTX2C_WITHOUT_SKYLAKE)
+#ifdef LTX2C_LISTING
+&ltx2c_genoa,
+#elif !defined(LTX2C_GENOA_H)
+#define LTX2C_GENOA_H
+
+#include "environment.h"
+#include "skylake.h"
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c"))), \
+                             apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c")
+#endif
+
+/* ---- The probe ------------------------------------------------------------------------------------------------------ */
+
+/* The first (high) value of each pair as f32; the second. */
+LTX2C_INLINE __m512 ltx2c_genoa_first(__m512i pairs) { return _mm512_castsi512_ps(ltx2c_skylake_odd(pairs)); }
+
+LTX2C_INLINE __m512 ltx2c_genoa_second(__m512i pairs) { return _mm512_castsi512_ps(ltx2c_skylake_even(pairs)); }
+
+/* Whether the instruction equals two fused multiply-adds, high half first, on 512 lanes of values 16 binades wide: sums
+ * that round at both steps, with cancellation, where any other order or a single rounding gives other bits. */
+static int ltx2c_genoa_probe(void) {
+    uint32_t words[48], state = 1;
+    __mmask16 wrong = 0;
+    for (int round = 0; round < 32; round++) {
+        for (int i = 0; i < 48; i++) {
+            state = state * 1664525 + 1013904223;
+            words[i] = (state & 0x87ff87ff) | 0x3c003c00; /* exponents 120..127 or so, any sign and mantissa */
+        }
+        __m512i a = _mm512_loadu_si512(words), b = _mm512_loadu_si512(words + 16);
+        __m512 sum = _mm512_loadu_ps(words + 32);
+        __m512 expected = _mm512_fmadd_ps(ltx2c_genoa_first(a), ltx2c_genoa_first(b), sum);
+        expected = _mm512_fmadd_ps(ltx2c_genoa_second(a), ltx2c_genoa_second(b), expected);
+        __m512 actual = _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+        wrong |= _mm512_cmpneq_epi32_mask(_mm512_castps_si512(actual), _mm512_castps_si512(expected));
+    }
+    return wrong == 0;
+}
+
+static const char *ltx2c_genoa_obstacle(void) {
+    const char *obstacle = ltx2c_skylake_obstacle();
+    if (obstacle) return obstacle;
+    if (!__builtin_cpu_supports("avx512bf16")) return "this CPU lacks AVX512_BF16";
+    const ltx2c_environment saved = ltx2c_enter_environment();
+    int exact = ltx2c_genoa_probe();
+    ltx2c_leave_environment(saved);
+    return exact ? NULL : "VDPBF16PS does not add in the expected order on this CPU";
+}
+
+/* ---- Packing -------------------------------------------------------------------------------------------------------- */
+
+static void ltx2c_genoa_pack_a(uint32_t *to, size_t panel_words, const uint16_t *row, const uint16_t *next,
+                               size_t panels, ltx2c_bounds *bounds) {
+    const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
+    __m512i low = _mm512_load_si512(bounds->low), high = _mm512_load_si512(bounds->high);
+    for (size_t p = 0; p < panels; p++, to += panel_words) {
+        LTX2C_UNROLL
+        for (int half = 0; half < 2; half++, row += 32, next += 32) {
+            __m512i first = _mm512_loadu_si512(row), second = _mm512_loadu_si512(next);
+            ltx2c_skylake_bound(first, &low, &high);
+            ltx2c_skylake_bound(second, &low, &high);
+            /* a bitwise choice: upper ? x : y */
+            __m512i even = _mm512_ternarylogic_epi32(upper, _mm512_slli_epi32(first, 16), second, 0xca);
+            __m512i odd = _mm512_ternarylogic_epi32(upper, first, _mm512_srli_epi32(second, 16), 0xca);
+            _mm512_store_si512(to + 32 * half, even);
+            _mm512_store_si512(to + 32 * half + 16, odd);
+        }
+    }
+    _mm512_store_si512(bounds->low, low);
+    _mm512_store_si512(bounds->high, high);
+}
+
+static void ltx2c_genoa_pack_b(uint32_t *to, const uint16_t *row, size_t count, const float *scale,
+                               ltx2c_bounds *bounds) {
+    const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
+    __m512i low = _mm512_load_si512(bounds->low), high = _mm512_load_si512(bounds->high);
+    for (size_t k = 0; k < count; k += 32, to += 16) {
+        __m512i values = _mm512_loadu_si512(row + k), pairs = _mm512_rol_epi32(values, 16);
+        if (scale) { /* the row's even values come first in their pairs */
+            __m512 first = _mm512_castsi512_ps(ltx2c_skylake_even(values));
+            __m512 second = _mm512_castsi512_ps(ltx2c_skylake_odd(values));
+            __m512i first_scaled = ltx2c_skylake_round_up(_mm512_mul_ps(first, _mm512_set1_ps(*scale)));
+            __m512i second_scaled = ltx2c_skylake_round_up(_mm512_mul_ps(second, _mm512_set1_ps(*scale)));
+            pairs = _mm512_ternarylogic_epi32(upper, first_scaled, _mm512_srli_epi32(second_scaled, 16), 0xca);
+        }
+        ltx2c_skylake_bound(pairs, &low, &high);
+        _mm512_store_si512(to, pairs);
+    }
+    _mm512_store_si512(bounds->low, low);
+    _mm512_store_si512(bounds->high, high);
+}
+
+/* ---- Products ------------------------------------------------------------------------------------------------------- */
+
+LTX2C_INLINE void ltx2c_genoa_dot(const int rows, ltx2c_skylake_tile sum, const uint32_t *a, const uint32_t *b,
+                                  size_t b_stride, size_t depth) {
+    for (size_t k = 0; k < depth; k++, a += LTX2C_SKYLAKE_PANEL) {
+        __m512i columns[LTX2C_SKYLAKE_VECTORS];
+        LTX2C_UNROLL
+        for (int v = 0; v < LTX2C_SKYLAKE_VECTORS; v++) columns[v] = _mm512_load_si512(a + 16 * v);
+        LTX2C_UNROLL
+        for (int r = 0; r < rows; r++) {
+            __m512i row = _mm512_set1_epi32((int)b[(size_t)r * b_stride + k]);
+            LTX2C_UNROLL
+            for (int v = 0; v < LTX2C_SKYLAKE_VECTORS; v++)
+                sum[r][v] = _mm512_dpbf16_ps(sum[r][v], (__m512bh)row, (__m512bh)columns[v]);
+        }
+    }
+}
+
+/* The same sum in f32 steps, for tiles that fail the guard. */
+LTX2C_INLINE void ltx2c_genoa_product(const int rows, const int fused, ltx2c_skylake_tile sum, const uint32_t *a,
+                                      const uint32_t *b, size_t b_stride, size_t depth) {
+    for (size_t k = 0; k < depth; k++, a += LTX2C_SKYLAKE_PANEL) {
+        LTX2C_UNROLL
+        for (int v = 0; v < LTX2C_SKYLAKE_VECTORS; v++) {
+            const __m512i column = _mm512_load_si512(a + 16 * v);
+            const __m512 first = ltx2c_genoa_first(column), second = ltx2c_genoa_second(column);
+            LTX2C_UNROLL
+            for (int r = 0; r < rows; r++) {
+                const __m512i row = _mm512_set1_epi32((int)b[(size_t)r * b_stride + k]);
+                sum[r][v] = ltx2c_skylake_step(fused, ltx2c_genoa_first(row), first, sum[r][v]);
+                sum[r][v] = ltx2c_skylake_step(fused, ltx2c_genoa_second(row), second, sum[r][v]);
+            }
+        }
+    }
+}
+
+/* ---- Strips --------------------------------------------------------------------------------------------------------- */
+
+LTX2C_INLINE void ltx2c_genoa_sum(const int rows, ltx2c_mode mode, ltx2c_skylake_tile sum, const uint32_t *a,
+                                  const ltx2c_factors *f) {
+    if (__builtin_expect(mode == LTX2C_DOT, 1))
+        ltx2c_genoa_dot(rows, sum, a, f->b, f->b_stride, f->depth);
+    else if (mode == LTX2C_FMA)
+        ltx2c_genoa_product(rows, 1, sum, a, f->b, f->b_stride, f->depth);
+    else
+        ltx2c_genoa_product(rows, 0, sum, a, f->b, f->b_stride, f->depth);
+}
+
+LTX2C_INLINE uint64_t ltx2c_genoa_rows(const int rows, const ltx2c_strip *s) {
+    const size_t panel_bytes = LTX2C_SKYLAKE_PANEL * ltx2c_itemsize(s->dtype);
+    float aggregate[LTX2C_SKYLAKE_ROWS * LTX2C_SKYLAKE_PANEL] __attribute__((aligned(64)));
+    uint64_t nonfinite = 0;
+    for (size_t p = s->first; p < s->last; p++) {
+        ltx2c_skylake_tile sum;
+        for (size_t t = 0; t < s->term_count; t++) {
+            const ltx2c_factors *f = &s->terms[t];
+            ltx2c_skylake_clear(rows, sum);
+            ltx2c_genoa_sum(rows, ltx2c_exact_mode(f->a_range[p / LTX2C_UNIT], f->b_range), sum,
+                            f->a + p * f->depth * LTX2C_SKYLAKE_PANEL, f);
+            ltx2c_skylake_chain(rows, sum, s, t, aggregate);
+        }
+        const size_t at = (p - s->first) * panel_bytes;
+        nonfinite += ltx2c_skylake_finish(rows, sum, s, s->out + at, s->weight + at);
+    }
+    return nonfinite;
+}
+
+static uint64_t ltx2c_genoa_rows_1(const ltx2c_strip *s) { return ltx2c_genoa_rows(1, s); }
+static uint64_t ltx2c_genoa_rows_2(const ltx2c_strip *s) { return ltx2c_genoa_rows(2, s); }
+static uint64_t ltx2c_genoa_rows_3(const ltx2c_strip *s) { return ltx2c_genoa_rows(3, s); }
+static uint64_t ltx2c_genoa_rows_4(const ltx2c_strip *s) { return ltx2c_genoa_rows(4, s); }
+static uint64_t ltx2c_genoa_rows_5(const ltx2c_strip *s) { return ltx2c_genoa_rows(5, s); }
+static uint64_t ltx2c_genoa_rows_6(const ltx2c_strip *s) { return ltx2c_genoa_rows(6, s); }
+
+static uint64_t ltx2c_genoa_strip(const ltx2c_strip *s) {
+    static uint64_t (*const by_rows[])(const ltx2c_strip *) = {ltx2c_genoa_rows_1, ltx2c_genoa_rows_2,
+                                                               ltx2c_genoa_rows_3, ltx2c_genoa_rows_4,
+                                                               ltx2c_genoa_rows_5, ltx2c_genoa_rows_6};
+    return by_rows[s->rows - 1](s);
+}
+
+static const ltx2c_kernel ltx2c_genoa = {
+    .name = "genoa",
+    .obstacle = ltx2c_genoa_obstacle,
+    .panel = LTX2C_SKYLAKE_PANEL,
+    .rows = LTX2C_SKYLAKE_ROWS,
+    .pair = 2,
+    .pack_a = ltx2c_genoa_pack_a,
+    .pack_b = ltx2c_genoa_pack_b,
+    .strip = ltx2c_genoa_strip,
+};
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+#endif
+#endif
