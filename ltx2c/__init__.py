@@ -2,6 +2,7 @@
 
 from ltx2c import reference
 from ltx2c.adapters import Adapter
+from ltx2c.api import fuse_checkpoint
 from ltx2c.errors import Ltx2cError, RefusedError
 from ltx2c.files import Checkpoint
 from ltx2c.fusion import fuse_tensor, fuse_tensors
@@ -17,6 +18,7 @@ __all__ = [
     "Recipe",
     "RefusedError",
     "__version__",
+    "fuse_checkpoint",
     "fuse_tensor",
     "fuse_tensors",
     "plan_fuse",

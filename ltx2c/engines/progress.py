@@ -1,4 +1,4 @@
-"""How far an engine has come, for whoever wants to show it."""
+"""How far a long job has come."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from typing import NamedTuple
 
 
 class Progress(NamedTuple):
-    """Work done and in all: tensor bytes put in place, and multiply-adds."""
+    """Handed to a ``progress`` callback from time to time, and at the end with both counts complete.
+
+    Attributes:
+        bytes_done, bytes_total: of the output.
+        macs_done, macs_total: multiply-adds; both 0 where there is no arithmetic.
+    """
 
     bytes_done: int
     bytes_total: int
-    macs_done: int
-    macs_total: int
+    macs_done: int = 0
+    macs_total: int = 0
 
 
 OnProgress = Callable[[Progress], None]

@@ -1,0 +1,168 @@
+"""A file's tensor bytes cut into blocks that fit a buffer, and what is done to each block."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ltx2c.dtypes import DTYPES
+from ltx2c.files.layout import PAGE, Placed
+from ltx2c.files.tensorfile import StoredTensor, TensorFile
+from ltx2c.fusion import Job, fuse_jobs
+from ltx2c.plan import Term
+
+BLOCK_BYTES = 16 << 20
+
+Terms = Mapping[str, tuple[Term, ...]]
+Array = npt.NDArray[Any]
+
+
+class Piece(NamedTuple):
+    """Part of a tensor within a block: ``nbytes`` from the tensor's byte ``start`` on, whole rows where it is fused."""
+
+    tensor: StoredTensor
+    start: int
+    nbytes: int
+
+
+@dataclass
+class Block:
+    """Consecutive bytes of an output file.
+
+    Attributes:
+        begin: offset in the output file.
+        nbytes: how many.
+        pieces: what they are, in order, without gaps.
+    """
+
+    begin: int
+    nbytes: int = 0
+    pieces: list[Piece] = field(default_factory=list)
+
+    @property
+    def lead(self) -> int:
+        """Where the block's first byte lies in a buffer: buffer and file agree modulo the page size."""
+        return self.begin % PAGE
+
+    def add(self, piece: Piece) -> None:
+        self.pieces.append(piece)
+        self.nbytes += piece.nbytes
+
+
+def cut_into_blocks(tensors: Iterable[Placed], terms: Terms, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+    """Cut tensors, which lie one behind the other, into blocks of at most ``block_bytes`` (or one fused row).
+
+    A weight that is fused is cut between rows, into parts of about equal size; one that fits a block is not cut.
+    """
+    block: Block | None = None
+    for tensor, begin in tensors:
+        for piece in _pieces(tensor, tensor.key in terms, block_bytes):
+            if block is not None and block.nbytes + piece.nbytes > block_bytes:
+                yield block
+                block = None
+            block = block or Block(begin + piece.start)
+            block.add(piece)
+    if block is not None:
+        yield block
+
+
+def _pieces(tensor: StoredTensor, fused: bool, block_bytes: int) -> Iterator[Piece]:
+    unit = _row_bytes(tensor) if fused and tensor.nbytes else 1
+    units = tensor.nbytes // unit
+    parts = max(1, min(units, -(-tensor.nbytes // max(1, block_bytes // unit * unit))))
+    cuts = [unit * (units * part // parts) for part in range(parts + 1)]
+    for start, end in itertools.pairwise(cuts):
+        yield Piece(tensor, start, end - start)
+
+
+def _row_bytes(tensor: StoredTensor) -> int:
+    return tensor.nbytes // tensor.shape[0]
+
+
+def buffer_bytes(tensors: Iterable[StoredTensor], terms: Terms, block_bytes: int = BLOCK_BYTES) -> int:
+    """How large a buffer must be for every block: room for a page before and behind, and for the longest fused row."""
+    rows = (_row_bytes(tensor) for tensor in tensors if tensor.key in terms and tensor.nbytes)
+    return -(-max([block_bytes, *rows]) // PAGE) * PAGE + 2 * PAGE
+
+
+class Factors:
+    """The factors of the weight that is being read, shared by its blocks and let go with the last of them."""
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+        self._key: str | None = None
+        self._read: list[tuple[Array, Array, float]] = []
+
+    def of(self, key: str) -> list[tuple[Array, Array, float]]:
+        """``(A, B, scale)`` of every term of a weight."""
+        if key != self._key:
+            self._read = []  # let go of the last before reading the next
+            self._read = [(*term.pair.read(), term.scale) for term in self._terms[key]]
+            self._key = key
+        return self._read
+
+
+class BlockFuser:
+    """The two steps of the pipeline: read a block with the factors that it needs, and fuse it where it lies."""
+
+    def __init__(self, terms: Terms, threads: int) -> None:
+        self._terms = terms
+        self._threads = threads
+        self._factors = Factors(terms)
+
+    def read(self, block: Block, buffer: memoryview) -> list[Job]:
+        """Fill ``buffer`` from byte ``block.lead`` on; the jobs that fuse it in place. Called in file order."""
+        read_block(block, buffer)
+        jobs = []
+        at = block.lead
+        for tensor, start, nbytes in block.pieces:
+            if tensor.key in self._terms and nbytes:
+                jobs.append(self._job(tensor, start, buffer[at : at + nbytes]))
+            at += nbytes
+        return jobs
+
+    def _job(self, tensor: StoredTensor, start: int, data: memoryview) -> Job:
+        weight = np.frombuffer(data, DTYPES[tensor.dtype].numpy).reshape(-1, tensor.shape[1])
+        row = start // _row_bytes(tensor)
+        rows = slice(row, row + len(weight))
+        return Job(weight, [(a, b[rows], scale) for a, b, scale in self._factors.of(tensor.key)], weight)
+
+    def fuse(self, block: Block, buffer: memoryview, jobs: list[Job]) -> Fused:
+        """Run a block's jobs."""
+        keys = [tensor.key for tensor, _, nbytes in block.pieces if tensor.key in self._terms and nbytes]
+        counts = fuse_jobs(jobs, threads=self._threads)
+        macs = sum(job.weight.size * len(a) for job in jobs for a, _, _ in job.terms)
+        return Fused({key: count for key, count in zip(keys, counts, strict=True) if count}, macs)
+
+
+class Fused(NamedTuple):
+    """What fusing a block came to: per weight, how many results are infinite or NaN where the base was finite."""
+
+    nonfinite: dict[str, int]
+    macs: int
+
+
+def read_block(block: Block, buffer: memoryview) -> None:
+    """Read a block's bytes to where they lie in ``buffer``, in as few calls as their sources allow."""
+    at = block.lead
+    for file, offset, nbytes in _runs(block):
+        file.read_into(buffer[at : at + nbytes], offset)
+        at += nbytes
+
+
+def _runs(block: Block) -> Iterator[tuple[TensorFile, int, int]]:
+    """The block's bytes as (file, offset, length), adjoining pieces joined."""
+    file, offset, nbytes = block.pieces[0].tensor.file, 0, 0
+    for tensor, start, size in block.pieces:
+        if nbytes and (tensor.file is not file or tensor.begin + start != offset + nbytes):
+            yield file, offset, nbytes
+            nbytes = 0
+        if not nbytes:
+            file, offset = tensor.file, tensor.begin + start
+        nbytes += size
+    yield file, offset, nbytes

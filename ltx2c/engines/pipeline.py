@@ -1,0 +1,86 @@
+"""Reading, computing and writing at the same time, over a ring of buffers that bounds memory.
+
+One thread reads items into free buffers, in order. Worker threads compute on what was read. The caller consumes the
+results in order and writes them; asking for the next result frees the buffer of the last. All stages spend their time
+outside the GIL: in preadv, in kernels, in pwritev.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+ItemT = TypeVar("ItemT")
+LoadedT = TypeVar("LoadedT")
+ResultT = TypeVar("ResultT")
+
+
+def new_buffer(size: int) -> memoryview:
+    """Page-aligned anonymous memory of ``size`` bytes, in huge pages where the system gives them."""
+    memory = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel built without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(memory)
+
+
+@dataclass(frozen=True)
+class Stage(Generic[ItemT, LoadedT, ResultT]):
+    """What the threads do with one item: ``read`` fills its buffer, ``compute`` works on what was read."""
+
+    read: Callable[[ItemT, memoryview], LoadedT]
+    compute: Callable[[ItemT, memoryview, LoadedT], ResultT]
+
+
+def run_pipeline(
+    items: Iterable[ItemT],
+    stage: Stage[ItemT, LoadedT, ResultT],
+    *,
+    buffers: int,
+    buffer_bytes: int,
+    workers: int,
+) -> Generator[tuple[ItemT, memoryview, ResultT], None, None]:
+    """Yield every item with its buffer and result, in order, while later ones are being read and computed.
+
+    The first error of any stage is raised here, at its item's turn. However the iteration ends, also by an exception in
+    the consumer or by Ctrl-C, the threads are stopped after the step they are at and joined: close the iterator.
+    """
+    free: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
+    turns: queue.SimpleQueue[tuple[ItemT, memoryview, Future[ResultT]] | BaseException | None] = queue.SimpleQueue()
+    for _ in range(buffers):
+        free.put(new_buffer(buffer_bytes))
+    stopped = threading.Event()
+
+    def read_all(pool: ThreadPoolExecutor) -> None:
+        try:
+            for item in items:
+                buffer = free.get()
+                if buffer is None or stopped.is_set():
+                    return
+                loaded = stage.read(item, buffer)
+                turns.put((item, buffer, pool.submit(stage.compute, item, buffer, loaded)))
+            turns.put(None)
+        except BaseException as error:  # handed to the consumer, whatever it is
+            turns.put(error)
+
+    with ThreadPoolExecutor(workers, thread_name_prefix="ltx2c-compute") as pool:
+        reader = threading.Thread(target=read_all, args=(pool,), name="ltx2c-read", daemon=True)
+        reader.start()
+        try:
+            while (turn := turns.get()) is not None:
+                if isinstance(turn, BaseException):
+                    raise turn
+                item, buffer, future = turn
+                yield item, buffer, future.result()
+                free.put(buffer)
+        finally:
+            stopped.set()
+            free.put(None)
+            reader.join()
+            pool.shutdown(cancel_futures=True)

@@ -1,0 +1,240 @@
+"""Where a result goes: checked before any work, built under a temporary name beside it, put in place in one step."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ltx2c.errors import RefusedError, printable
+from ltx2c.files.linux import exchange, rename_new
+
+PART_SUFFIX = ".ltx2c-part"
+
+
+@dataclass(frozen=True)
+class Destination:
+    """A path that may be written. Get one from ``check``.
+
+    Attributes:
+        path: of the result.
+        folder: whether the result is a folder of shards rather than a file.
+        force: whether a result that stands there is to be replaced.
+    """
+
+    path: Path
+    folder: bool
+    force: bool
+
+    @classmethod
+    def check(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        inputs: Iterable[Path],
+        needed_bytes: int,
+        force: bool = False,
+        folder: bool = False,
+    ) -> Destination:
+        """Make sure, without writing, that a result of ``needed_bytes`` can be put at ``path``.
+
+        Args:
+            inputs: every file and folder that is read: none of them may be the result, by whatever name.
+            folder: whether the result is a folder.
+
+        Raises:
+            OSError: as the system says.
+            RefusedError: ``output-is-input``, ``output-folder-missing``, ``output-exists``, ``output-is-folder``,
+                ``output-is-not-folder``, ``output-folder-foreign``, ``no-room``.
+        """
+        destination = cls(Path(os.path.abspath(path)), folder, force)  # noqa: PTH100  (resolve() would follow OUT)
+        destination._check_parent()
+        destination._check_inputs(inputs)
+        destination._check_existing()
+        destination._check_room(needed_bytes)
+        return destination
+
+    @property
+    def part(self) -> Path:
+        """The temporary name. It is the same for every run, so that a second run finds the first and a stale one."""
+        return self.path.with_name(f".{self.path.name}{PART_SUFFIX}")
+
+    def _check_parent(self) -> None:
+        if not self.path.parent.is_dir():
+            self._refuse(f"its folder {printable(self.path.parent)} does not exist", "output-folder-missing")
+
+    def _check_inputs(self, inputs: Iterable[Path]) -> None:
+        if not self.path.exists():
+            return
+        for source in inputs:
+            if self.path.samefile(source):
+                self._refuse(f"it is the input {printable(source)}", "output-is-input")
+
+    def _check_existing(self) -> None:
+        try:
+            mode = self.path.lstat().st_mode
+        except FileNotFoundError:
+            return
+        if stat.S_ISDIR(mode) and not self.folder:
+            self._refuse("it is a folder, and the result is a file", "output-is-folder")
+        if self.folder and not stat.S_ISDIR(mode):
+            self._refuse("it is no folder, and the result is one", "output-is-not-folder")
+        if not self.force:
+            self._refuse("it exists; --force replaces it", "output-exists")
+        if self.folder:
+            self._check_replaceable()
+
+    def _check_replaceable(self) -> None:
+        for entry in sorted(self.path.iterdir()):
+            if not entry.name.endswith((".safetensors", ".safetensors.index.json")):
+                problem = f"it holds {printable(entry.name)}, which is no shard or index and would be lost"
+                self._refuse(problem, "output-folder-foreign")
+
+    def _check_room(self, needed: int) -> None:
+        status = os.statvfs(self.path.parent)
+        room = status.f_bavail * status.f_frsize + self._stale_bytes()
+        if needed > room:
+            self._refuse(f"needs {needed} bytes, its file system has {room} free", "no-room")
+
+    def _stale_bytes(self) -> int:
+        """What a killed run left and this one will remove."""
+        part = self.part
+        files = part.rglob("*") if part.is_dir() else (part,)
+        return sum(file.lstat().st_blocks * 512 for file in files if os.path.lexists(file))
+
+    def _refuse(self, problem: str, code: str) -> None:
+        raise RefusedError(f"cannot write {printable(self.path)}: {problem}", code=code)
+
+    @contextlib.contextmanager
+    def stage(self) -> Iterator[Staged]:
+        """Take the temporary name for the length of the block, and remove what stands there unless it was published.
+
+        Raises:
+            OSError: as the system says.
+            RefusedError: ``output-busy``, where another run is writing to this destination.
+        """
+        staged = Staged(self, *self._locked_part())
+        try:
+            yield staged
+        finally:
+            staged.discard()
+
+    def _locked_part(self) -> tuple[int, int]:
+        """A lock on an empty temporary, and how many bytes a killed run had left in it."""
+        while True:
+            with contextlib.suppress(FileExistsError):
+                self.part.mkdir() if self.folder else self.part.touch(exist_ok=False)
+            with contextlib.suppress(FileNotFoundError):  # the run that held it has ended since
+                flags = os.O_RDONLY if self.part.is_dir() else os.O_RDWR
+                lock = os.open(self.part, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+                try:
+                    self._lock(lock)
+                    if _is_at(lock, self.part):
+                        stale = _emptied(self.part)
+                        if self.part.is_dir() == self.folder:
+                            return lock, stale
+                        _remove(self.part)
+                except BaseException:
+                    os.close(lock)
+                    raise
+                os.close(lock)
+
+    def _lock(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._refuse("another run is writing to it", "output-busy")
+
+
+class Staged:
+    """A result in the making, under its temporary name.
+
+    Attributes:
+        stale_bytes: how much a run that was killed had left under that name; 0 where there was nothing.
+    """
+
+    def __init__(self, destination: Destination, lock: int, stale_bytes: int) -> None:
+        self.stale_bytes = stale_bytes
+        self._destination = destination
+        self._lock = lock
+
+    def file(self, name: str) -> Path:
+        """The path of an empty file to write: the temporary itself, or ``name`` in it where it is a folder."""
+        if not self._destination.folder:
+            return self._destination.part
+        path = self._destination.part / name
+        path.touch()
+        return path
+
+    def publish(self) -> None:
+        """Put the result in place, durably. Its files must have been made durable before.
+
+        Raises:
+            OSError: as the system says.
+            RefusedError: ``output-exists``, where something has appeared there meanwhile.
+        """
+        part, path = self._destination.part, self._destination.path
+        if self._destination.folder:
+            _sync_folder(part)
+        try:
+            if not self._destination.force:
+                rename_new(part, path)
+            elif self._destination.folder and path.exists():
+                exchange(part, path)
+                shutil.rmtree(part)
+            else:
+                part.replace(path)
+        except FileExistsError:
+            raise RefusedError(
+                f"cannot write {printable(path)}: it appeared while the result was made", code="output-exists"
+            ) from None
+        _sync_folder(path.parent)
+
+    def discard(self) -> None:
+        """Remove what was not published, and let go of the lock."""
+        try:
+            if _is_at(self._lock, self._destination.part):
+                _remove(self._destination.part)
+        finally:
+            os.close(self._lock)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def _emptied(path: Path) -> int:
+    """Empty a file or folder; how many bytes it held."""
+    if not path.is_dir():
+        size = path.stat().st_size
+        os.truncate(path, 0)
+        return size
+    size = sum(file.lstat().st_size for file in path.iterdir())
+    for file in path.iterdir():
+        _remove(file)
+    return size
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that has no such thing
+            error.filename = str(path)
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,75 @@
+"""Where each tensor of an output file will lie. Pure: nothing is read or written here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ltx2c.errors import RefusedError
+from ltx2c.files.header import MAX_HEADER_BYTES, METADATA, PREFIX_BYTES
+from ltx2c.files.tensorfile import StoredTensor
+
+PAGE = 4096  # what direct output and input are aligned to, in the file and in memory
+
+
+class Placed(NamedTuple):
+    """A source tensor and the byte offset of its copy in the output file."""
+
+    tensor: StoredTensor
+    begin: int
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """One output file, planned to the byte.
+
+    Attributes:
+        name: of the file, within the destination's folder.
+        header: everything before the tensors: length, JSON, padding.
+        tensors: in the order of their bytes, without gaps.
+        size: of the whole file in bytes.
+    """
+
+    name: str
+    header: bytes = field(repr=False)
+    tensors: tuple[Placed, ...] = field(repr=False)
+    size: int
+
+
+def plan_file(name: str, tensors: Iterable[StoredTensor], metadata: Mapping[str, str]) -> FileLayout:
+    """Lay out a file that holds ``tensors``, its header listing them in the order given.
+
+    The bytes keep the order that they have in their source, so that a whole file is read and written front to back. The
+    header is padded with spaces (which the format allows) until offsets agree with the first source file's modulo the
+    page size: then the same memory can be the target of a direct read and the source of a direct write.
+
+    Raises:
+        RefusedError: ``header-length``, where the header would pass the format's limit.
+    """
+    listed = list(tensors)
+    entries: dict[str, object] = {METADATA: dict(metadata)} if metadata else {}
+    entries.update((tensor.key, None) for tensor in listed)
+    starts: list[tuple[StoredTensor, int]] = []
+    at = 0
+    for tensor in sorted(listed, key=lambda tensor: (str(tensor.file.path), tensor.begin, tensor.end)):
+        starts.append((tensor, at))
+        entries[tensor.key] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [at, at + tensor.nbytes]}
+        at += tensor.nbytes
+    text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
+    header = _padded(name, text, like=listed[0].file.data_start if listed else 0)
+    placed = tuple(Placed(tensor, len(header) + start) for tensor, start in starts)
+    return FileLayout(name, header, placed, len(header) + at)
+
+
+def _padded(name: str, text: bytes, like: int) -> bytes:
+    length = len(text) + (like - PREFIX_BYTES - len(text)) % PAGE
+    if length > MAX_HEADER_BYTES:
+        length = len(text) + -len(text) % 8
+    if length > MAX_HEADER_BYTES:
+        raise RefusedError(
+            f"{name}: its header would take {length} bytes, above the format's limit {MAX_HEADER_BYTES}",
+            code="header-length",
+        )
+    return length.to_bytes(PREFIX_BYTES, "little") + text.ljust(length)

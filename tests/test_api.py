@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from refusals import refused
+from safetensors import safe_open
+
+import ltx2c
+from ltx2c.files import TensorFile
+
+E2E = Path(__file__).parent / "data" / "e2e"
+ADAPTERS = [
+    (E2E / "adapter0.safetensors", 0.5),
+    (E2E / "adapter1.safetensors", 0.8),
+    (E2E / "adapter2.safetensors", -0.3),
+]
+
+
+def assert_same_tensors(path: Path, expected: Path) -> None:
+    with TensorFile.open(path) as ours, TensorFile.open(expected) as theirs:
+        assert ours.tensors.keys() == theirs.tensors.keys()
+        for key, tensor in ours.tensors.items():
+            assert (tensor.dtype, tensor.shape) == (theirs.tensors[key].dtype, theirs.tensors[key].shape)
+            assert tensor.read().tobytes() == theirs.tensors[key].read().tobytes(), key
+
+
+def test_three_adapters_give_upstreams_own_bytes(tmp_path: Path) -> None:
+    out = tmp_path / "fused.safetensors"
+    report = ltx2c.fuse_checkpoint(E2E / "base.safetensors", ADAPTERS, out, unmatched="warn")
+    assert_same_tensors(out, E2E / "expected_a0_a1_a2.safetensors")
+    assert report.out == out and len(report.unmatched) == 1
+    assert json.loads(json.dumps(report.as_json()))["out"] == str(out)
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_one_adapter_gives_upstreams_own_bytes(tmp_path: Path) -> None:
+    out = tmp_path / "fused.safetensors"
+    ltx2c.fuse_checkpoint(E2E / "base.safetensors", ADAPTERS[:1], out)
+    assert_same_tensors(out, E2E / "expected_a0.safetensors")
+
+
+def test_a_key_without_a_home_is_refused_unless_asked_for(tmp_path: Path) -> None:
+    with refused("unmatched-key", "adapter1"):
+        ltx2c.fuse_checkpoint(E2E / "base.safetensors", ADAPTERS, tmp_path / "fused.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_output_keeps_order_and_metadata_and_says_how_it_came_about(tmp_path: Path) -> None:
+    out = tmp_path / "fused.safetensors"
+    ltx2c.fuse_checkpoint(E2E / "base.safetensors", ADAPTERS, out, unmatched="warn")
+    with TensorFile.open(E2E / "base.safetensors") as base, TensorFile.open(out) as fused:
+        assert list(fused.tensors) == list(base.tensors)
+        assert base.metadata.items() <= fused.metadata.items()
+        assert fused.metadata["ltx2c.version"] == ltx2c.__version__ and fused.metadata["ltx2c.contract"] == "ltx-1"
+        listed = json.loads(fused.metadata["ltx2c.adapters"])
+        assert [(a["file"], a["strength"]) for a in listed] == [(path.name, strength) for path, strength in ADAPTERS]
+        with TensorFile.open(ADAPTERS[0][0]) as adapter:
+            assert listed[0]["sha256"] == adapter.header_sha256 and listed[0]["size"] == adapter.size
+    with safe_open(out, "numpy") as file:
+        assert set(file.keys()) == set(fused.tensors)
+
+
+def test_the_same_inputs_give_the_same_file(tmp_path: Path) -> None:
+    for name, threads in (("one", 1), ("two", 3)):
+        ltx2c.fuse_checkpoint(E2E / "base.safetensors", ADAPTERS, tmp_path / name, unmatched="warn", threads=threads)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+@pytest.mark.parametrize("strength", [0, -0.0])
+def test_strength_zero_alone_gives_the_bases_bytes(strength: float, tmp_path: Path) -> None:
+    out = tmp_path / "fused.safetensors"
+    report = ltx2c.fuse_checkpoint(E2E / "base.safetensors", [(ADAPTERS[0][0], strength)], out)
+    assert report.tensors_fused == 0
+    assert_same_tensors(out, E2E / "base.safetensors")
