@@ -13,7 +13,6 @@ import hashlib
 import json
 import math
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +22,8 @@ import numpy.typing as npt
 
 from ltx2c import inventory
 from ltx2c.engines.progress import OnProgress, Progress
-from ltx2c.errors import RefusedError, printable
+from ltx2c.errors import RefusedError
+from ltx2c.files.destination import Destination
 from ltx2c.inventory import TensorSpec
 from ltx2c.reference import BFLOAT16
 
@@ -81,17 +81,15 @@ def synth(
         progress: called after every piece.
 
     Raises:
-        RefusedError: a number out of range, a file in the way, or not enough room on the disk.
+        RefusedError: a number out of range, or as ``Destination.check`` says: a file in the way, too little room.
         OSError: as the system raised it; neither file is left behind.
     """
     _refuse_out_of_range(blocks, rank, seed)
     files = _files(Path(folder), blocks, rank)
-    files[0].path.parent.mkdir(parents=True, exist_ok=True)
-    if not force:
-        _refuse_existing(files)
+    Path(folder).mkdir(parents=True, exist_ok=True)
     total = sum(file.nbytes for file in files)
-    _refuse_too_little_room(files[0].path.parent, total)
-    _write_all(files, _Values(seed), progress or (lambda now: None), total)
+    destinations = [Destination.check(file.path, inputs=(), needed_bytes=total, force=force) for file in files]
+    _write_all(files, destinations, _Values(seed), progress or (lambda now: None), total)
     base, adapter = files
     return SynthReport(base.path, adapter.path, len(base.tensors), len(adapter.tensors), total)
 
@@ -125,36 +123,21 @@ def _refuse_out_of_range(blocks: int, rank: int, seed: int) -> None:
         raise RefusedError(f"seed must not be negative, and is {seed}", code="out-of-range")
 
 
-def _refuse_existing(files: Sequence[_File]) -> None:
-    for file in files:
-        if os.path.lexists(file.path):
-            raise RefusedError(f"{printable(file.path)}: exists already (--force replaces it)", code="out-exists")
-
-
-def _refuse_too_little_room(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise RefusedError(
-            f"{printable(folder)}: needs {needed / 1e9:.1f} GB and has {free / 1e9:.1f} GB free", code="no-room"
-        )
-
-
-def _write_all(files: Sequence[_File], values: _Values, progress: OnProgress, total: int) -> None:
-    parts = [file.path.with_name(f".{file.path.name}.{os.getpid()}.part") for file in files]
+def _write_all(
+    files: Sequence[_File], destinations: Sequence[Destination], values: _Values, progress: OnProgress, total: int
+) -> None:
     done = 0
-    try:
-        for file, part in zip(files, parts, strict=True):
+    with contextlib.ExitStack() as unfinished:
+        staged = [unfinished.enter_context(destination.stage()) for destination in destinations]
+        for file, stage in zip(files, staged, strict=True):
+            part = stage.file(file.path.name)
             with _naming(part), part.open("wb") as out:
                 for piece in _pieces(file, values):
                     out.write(piece)
                     done += len(piece)
                     progress(Progress(done, total, 0, 0))
-        for file, part in zip(files, parts, strict=True):
-            part.replace(file.path)
-    finally:
-        for part in parts:
-            with contextlib.suppress(FileNotFoundError):
-                part.unlink()
+        for stage in staged:
+            stage.publish()
 
 
 @contextlib.contextmanager

@@ -16,9 +16,11 @@ from ltx2c.version import __version__
 
 # name: (module, what it does)
 COMMANDS = {
+    "fuse": ("ltx2c.cli.fuse", "fuse LoRA adapters into a checkpoint and write the result"),
     "inspect": ("ltx2c.cli.inspect", "say what a checkpoint or an adapter holds, and whether they fit"),
-    "info": ("ltx2c.cli.info", "versions, CPU features, the kernel chosen and why, threads"),
     "synth": ("ltx2c.cli.synth", "write LTX-2.5-shaped files to try things out on"),
+    "demo": ("ltx2c.cli.demo", "synthesise, fuse and check, in one go"),
+    "info": ("ltx2c.cli.info", "versions, CPU features, the kernel chosen and why, threads"),
 }
 
 

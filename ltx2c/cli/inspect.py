@@ -129,7 +129,7 @@ def _text(facts: dict[str, Any]) -> str:
         lines.append(f"  reference downscale {space}, temporal {time}")
     lines += _shown("metadata", [f"{key}: {value}" for key, value in facts["metadata"].items()])
     lines += _shown("keys", list(map(_key_line, facts["keys"])))
-    lines += [f"  note      {printable(note)}" for note in facts["notes"]]
+    lines += [f"  note      {note}" for note in facts["notes"]]
     if "against" in facts:
         lines += _match_text(facts["pairs"], facts["against"])
     return "\n".join(lines)

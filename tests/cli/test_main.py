@@ -212,15 +212,15 @@ def test_sigterm_cleans_up_and_exits_143(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    part = tmp_path / "made"
+    made = tmp_path / "made"
     deadline = time.monotonic() + 30
-    while not any(part.glob(".*")) and time.monotonic() < deadline:
+    while not any(part.stat().st_size for part in made.glob(".*")) and time.monotonic() < deadline:
         time.sleep(0.005)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=30)
 
     assert (process.returncode, err) == (143, "ltx2c: error: terminated\n")
-    assert list(part.iterdir()) == []
+    assert list(made.iterdir()) == []
 
 
 def test_options_shared_by_commands_reach_them(command: Callable[..., None]) -> None:
