@@ -1,0 +1,139 @@
+"""The arithmetic alone: one weight in memory, fused in place on all cores."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from .measuring import best_seconds, trained_like
+
+
+class Case(NamedTuple):
+    """``W [out, in]`` and adapters of one rank."""
+
+    out: int
+    rank: int
+    into: int
+    adapters: int = 1
+    dtype: npt.DTypeLike = ml_dtypes.bfloat16
+
+    @property
+    def flops(self) -> int:
+        """Two per multiply-add."""
+        return 2 * self.out * self.rank * self.into * self.adapters
+
+    @property
+    def weight_bytes(self) -> int:
+        """Read once and written once."""
+        return 2 * self.out * self.into * np.dtype(self.dtype).itemsize
+
+
+CASES = {
+    "4096x1x4096": Case(4096, 1, 4096),
+    "4096x16x4096": Case(4096, 16, 4096),
+    "4096x32x4096": Case(4096, 32, 4096),
+    "4096x128x4096": Case(4096, 128, 4096),
+    "4096x450x4096": Case(4096, 450, 4096),
+    "16384x450x4096": Case(16384, 450, 4096),
+    "32x32x4096": Case(32, 32, 4096),
+    "4096x128x4096, 3 adapters": Case(4096, 128, 4096, adapters=3),
+    "4096x128x4096, F32 weight": Case(4096, 128, 4096, dtype=np.float32),
+}
+
+
+class _Fuse:
+    """Fuses ``CASES[name]`` in place; a subclass says which names, and with which kernel."""
+
+    rounds = 1
+    repeat = (3, 15, 1.0)
+    warmup_time = 0.1
+    timeout = 120
+
+    def prepare(self, name: str) -> None:
+        try:
+            from ltx2c import fuse_tensor
+        except ImportError as error:
+            raise NotImplementedError from error
+        self.case = case = CASES[name]
+        weight = trained_like((case.out, case.into), 0.02, case.dtype)
+        a, b = trained_like((case.rank, case.into), 0.02), trained_like((case.out, case.rank), 0.002)
+        # Signs alternate so that fusing again and again does not carry the weight away.
+        terms = [[(a, b, sign * 0.8)] * case.adapters for sign in (1, -1)]
+        runs = iter(range(1 << 60))
+        self.fuse = lambda: fuse_tensor(weight, terms[next(runs) % 2], out=weight)
+        self.fuse()
+
+
+class Shapes(_Fuse):
+    """By shape and rank, with the fastest kernel of the machine."""
+
+    params = (list(CASES),)
+    param_names = ("shape",)
+
+    def setup(self, name: str) -> None:
+        self.prepare(name)
+
+    def time_fuse(self, name: str) -> None:
+        self.fuse()
+
+    def track_gflops(self, name: str) -> float:
+        return self.case.flops / best_seconds(self.fuse) / 1e9
+
+    track_gflops.unit = "GFLOP/s"
+
+    def track_bandwidth(self, name: str) -> float:
+        return self.case.weight_bytes / best_seconds(self.fuse) / 1e9
+
+    track_bandwidth.unit = "GB/s"
+
+
+class InstructionSets(_Fuse):
+    """Every kernel that the machine runs, at the rank of the real adapter."""
+
+    params = (["serial", "haswell", "skylake", "genoa", "neon"],)
+    param_names = ("kernel",)
+    repeat = (1, 8, 1.0)
+
+    def setup(self, kernel: str) -> None:
+        try:
+            from ltx2c import kernels
+        except ImportError as error:
+            raise NotImplementedError from error
+        if kernel not in kernels.available():
+            raise NotImplementedError
+        os.environ["LTX2C_KERNEL"] = kernel
+        self.prepare("4096x450x4096")
+
+    def teardown(self, kernel: str) -> None:
+        os.environ.pop("LTX2C_KERNEL", None)
+
+    def time_fuse(self, kernel: str) -> None:
+        self.fuse()
+
+    def track_gflops(self, kernel: str) -> float:
+        return self.case.flops / best_seconds(self.fuse) / 1e9
+
+    track_gflops.unit = "GFLOP/s"
+
+
+class LowRankCost:
+    """What one call costs beyond the arithmetic."""
+
+    repeat = (3, 30, 1.0)
+
+    def setup(self) -> None:
+        try:
+            from ltx2c import fuse_tensor
+        except ImportError as error:
+            raise NotImplementedError from error
+        weight = trained_like((8, 8), 0.02)
+        a, b = trained_like((1, 8), 0.02), trained_like((8, 1), 0.002)
+        self.fuse = lambda: fuse_tensor(weight, [(a, b, math.pi)], out=weight)
+
+    def time_call(self) -> None:
+        self.fuse()

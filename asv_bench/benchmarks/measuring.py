@@ -1,0 +1,31 @@
+"""Inputs and stopwatch that the benchmarks share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+_POOL = 1_048_573  # prime, so that the rows of a tensor do not repeat each other
+
+
+def trained_like(
+    shape: tuple[int, int], sd: float, dtype: npt.DTypeLike = ml_dtypes.bfloat16
+) -> npt.NDArray[np.generic]:
+    """An array of normally distributed values; a pool of them repeated, which takes no time."""
+    pool = np.random.default_rng(0).standard_normal(_POOL, np.float32) * np.float32(sd)
+    return np.resize(pool.astype(dtype), shape)
+
+
+def best_seconds(work: Callable[[], object], *, at_least: float = 0.4) -> float:
+    """The shortest of at least three runs that together take ``at_least`` seconds, after one to warm up."""
+    work()
+    times: list[float] = []
+    while len(times) < 3 or sum(times) < at_least:
+        started = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started)
+    return min(times)

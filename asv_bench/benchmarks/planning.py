@@ -1,0 +1,62 @@
+"""Opening and planning the whole LTX-2.5 inventory: 4349 tensors and 1660 pairs, headers only."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+_BYTES = {"BF16": 2, "F32": 4}
+
+
+def _hollow(path: Path, tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> Path:
+    """A file with these tensors in its header and no data behind it: a hole, which takes no disk."""
+    header, end = {}, 0
+    for key, dtype, shape in tensors:
+        begin, end = end, end + math.prod(shape) * _BYTES[dtype]
+        header[key] = {"dtype": dtype, "shape": shape, "data_offsets": (begin, end)}
+    text = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+    return path
+
+
+class WholeModel:
+    """The real headers, the real number of everything."""
+
+    rounds = 1
+    repeat = (3, 10, 2.0)
+    number = 1
+
+    def setup(self) -> None:
+        self.opened = ()
+        self.folder = tempfile.TemporaryDirectory()
+        try:
+            from ltx2c import Adapter, Checkpoint, inventory, plan_fuse
+        except ImportError as error:
+            raise NotImplementedError from error
+        folder = Path(self.folder.name)
+        base = _hollow(folder / "base.safetensors", inventory.base_tensors())
+        adapter = _hollow(folder / "adapter.safetensors", inventory.adapter_tensors())
+        self.open_base = lambda: Checkpoint.open(base)
+        self.open_adapter = lambda: Adapter.open(adapter)
+        self.plan = plan_fuse
+        self.opened = self.open_base(), self.open_adapter()
+
+    def teardown(self) -> None:
+        for opened in self.opened:
+            opened.close()
+        self.folder.cleanup()
+
+    def time_open_base(self) -> None:
+        self.open_base().close()
+
+    def time_open_adapter(self) -> None:
+        self.open_adapter().close()
+
+    def time_plan(self) -> None:
+        base, adapter = self.opened
+        self.plan(base, [(adapter, 0.8)])
