@@ -28,7 +28,7 @@ enum {
 };
 
 /* A range of columns of one job: the piece whose A is packed together. */
-typedef struct {
+typedef struct ltx2c_slab {
     ltx2c_job *job;
     size_t column, columns, panels;
     size_t block_rows, block_panels; /* of a block; the last ones may be smaller */
@@ -39,7 +39,9 @@ typedef struct {
     size_t b_words;       /* of one row, all terms together */
     int *unit_states;     /* per unit: free, being packed, ready */
     ltx2c_range *a_range; /* [term][unit] */
-    size_t done;          /* blocks finished */
+    uint32_t *buffer;     /* of the ring, for packed A; none for a slab that is one block high */
+    const struct ltx2c_slab *previous; /* the slab that had the buffer before */
+    size_t done;                       /* blocks finished */
 } ltx2c_slab;
 
 typedef struct {
@@ -169,16 +171,21 @@ static int ltx2c_open_units(ltx2c_batch *batch) {
     return 0;
 }
 
+/* Hands the ring's buffers out to the slabs that share their packed A, in turn. */
 static int ltx2c_open_ring(ltx2c_batch *batch) {
+    const ltx2c_slab *last[LTX2C_RING] = {NULL};
     size_t words = 0, shared = 0;
+    for (size_t i = 0; i < batch->slab_count; i++)
+        if (batch->slabs[i].row_blocks > 1)
+            words = ltx2c_max(words, ltx2c_units(&batch->slabs[i]) * LTX2C_UNIT * batch->slabs[i].a_words);
     for (size_t i = 0; i < batch->slab_count; i++) {
-        const ltx2c_slab *slab = &batch->slabs[i];
-        if (slab->row_blocks == 1) continue;
-        words = ltx2c_max(words, ltx2c_units(slab) * LTX2C_UNIT * slab->a_words);
-        shared++;
+        if (batch->slabs[i].row_blocks == 1) continue;
+        const size_t turn = shared++ % LTX2C_RING;
+        if (!batch->ring[turn] && !(batch->ring[turn] = ltx2c_allocate(words * sizeof(uint32_t)))) return -1;
+        batch->slabs[i].buffer = batch->ring[turn];
+        batch->slabs[i].previous = last[turn];
+        last[turn] = &batch->slabs[i];
     }
-    for (size_t i = 0; i < ltx2c_min(shared ? batch->slab_count : 0, LTX2C_RING); i++)
-        if (!(batch->ring[i] = ltx2c_allocate(words * sizeof(uint32_t)))) return -1;
     return 0;
 }
 
@@ -336,24 +343,21 @@ static void ltx2c_await_slab(const ltx2c_slab *slab) {
     while (__atomic_load_n(&slab->done, __ATOMIC_ACQUIRE) < blocks) ltx2c_wait(&rounds);
 }
 
-/* Makes the units of panels [first, last) ready in the slab's ring buffer. */
-static uint32_t *ltx2c_shared_a(ltx2c_batch *batch, ltx2c_slab *slab, size_t first, size_t last) {
-    const size_t index = (size_t)(slab - batch->slabs);
-    if (index >= LTX2C_RING) ltx2c_await_slab(slab - LTX2C_RING);
-    uint32_t *a = batch->ring[index % LTX2C_RING];
+/* Makes the units of panels [first, last) ready in the slab's buffer. */
+static void ltx2c_share_a(const ltx2c_kernel *kernel, ltx2c_slab *slab, size_t first, size_t last) {
+    if (slab->previous) ltx2c_await_slab(slab->previous);
     for (size_t unit = first / LTX2C_UNIT; unit * LTX2C_UNIT < last; unit++) {
         int free = LTX2C_FREE;
         if (!__atomic_compare_exchange_n(&slab->unit_states[unit], &free, LTX2C_PACKING, 0, __ATOMIC_RELAXED,
                                          __ATOMIC_RELAXED))
             continue;
-        ltx2c_pack_unit(batch->kernel, slab, a, ltx2c_units(slab) * LTX2C_UNIT, 0, unit);
+        ltx2c_pack_unit(kernel, slab, slab->buffer, ltx2c_units(slab) * LTX2C_UNIT, 0, unit);
         __atomic_store_n(&slab->unit_states[unit], LTX2C_READY, __ATOMIC_RELEASE);
     }
     for (size_t unit = first / LTX2C_UNIT; unit * LTX2C_UNIT < last; unit++) {
         unsigned rounds = 0;
         while (__atomic_load_n(&slab->unit_states[unit], __ATOMIC_ACQUIRE) != LTX2C_READY) ltx2c_wait(&rounds);
     }
-    return a;
 }
 
 /* ---- Blocks --------------------------------------------------------------------------------------------------------- */
@@ -451,8 +455,8 @@ static void ltx2c_point_at_a(const ltx2c_kernel *kernel, const ltx2c_slab *slab,
 
 static void ltx2c_prepare_a(ltx2c_batch *batch, ltx2c_slab *slab, ltx2c_worker *worker, const ltx2c_place *place) {
     if (slab->row_blocks > 1) {
-        const uint32_t *a = ltx2c_shared_a(batch, slab, place->first_panel, place->last_panel);
-        ltx2c_point_at_a(batch->kernel, slab, worker, a, ltx2c_units(slab) * LTX2C_UNIT, 0);
+        ltx2c_share_a(batch->kernel, slab, place->first_panel, place->last_panel);
+        ltx2c_point_at_a(batch->kernel, slab, worker, slab->buffer, ltx2c_units(slab) * LTX2C_UNIT, 0);
         return;
     }
     for (size_t unit = place->first_panel / LTX2C_UNIT; unit * LTX2C_UNIT < place->last_panel; unit++)
