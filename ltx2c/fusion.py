@@ -156,7 +156,7 @@ def _check_weight(weight: Array, out: Array) -> None:
             code="out-mismatch",
         )
     for name, array in (("weight", weight), ("out", out)):
-        if array.strides[1] != array.itemsize:
+        if array.size and array.strides[1] != array.itemsize:
             raise RefusedError(
                 f"the elements of {name}'s rows are not adjacent in memory: strides {array.strides}", code="layout"
             )
@@ -246,6 +246,8 @@ def _array(given: Any, name: str) -> Array:
         raise RefusedError(f"{name} must have 2 dimensions, not {array.ndim}: {list(array.shape)}", code="dimensions")
     if array.dtype not in _DTYPES:
         raise RefusedError(f"{name} is {array.dtype}; bfloat16, float32 and float16 can be fused", code="dtype")
+    if array.shape[1] == 1:  # one column's stride means nothing, and may be anything
+        return np.lib.stride_tricks.as_strided(array, strides=(array.strides[0], array.itemsize))
     return array
 
 

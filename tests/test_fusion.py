@@ -1,0 +1,200 @@
+"""The public face of fusion: kinds of array, layouts, destinations, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from goldens import bits
+from values import BF16, DTYPES, values
+
+import ltx2c
+from ltx2c import fusion, reference
+from ltx2c.errors import RefusedError
+
+
+def problem(rows=11, columns=37, rank=5, dtype=BF16, seed=0):
+    rng = np.random.default_rng(seed)
+    weight = values(rng, (rows, columns), "trained", dtype)
+    return weight, values(rng, (rank, columns), "trained", BF16), values(rng, (rows, rank), "trained", BF16)
+
+
+def as_torch(array):
+    if array.dtype == BF16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def test_returns_a_new_array_and_leaves_the_weight_alone():
+    weight, a, b = problem()
+    before = weight.copy()
+    fused = ltx2c.fuse_tensor(weight, [(a, b, 0.5)])
+    assert np.array_equal(bits(fused), bits(reference.fuse_tensor(before, [(a, b, 0.5)])))
+    assert np.array_equal(bits(weight), bits(before)) and not np.shares_memory(fused, weight)
+
+
+def test_in_place_returns_the_weight_itself():
+    weight, a, b = problem()
+    expected = reference.fuse_tensor(weight, [(a, b, 0.5)])
+    assert ltx2c.fuse_tensor(weight, [(a, b, 0.5)], out=weight) is weight
+    assert np.array_equal(bits(weight), bits(expected))
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_without_terms_the_result_is_the_weights_bytes(in_place):
+    weight = np.array([[0x8000, 0x7FA1, 0xFFFF]], np.uint16).view(BF16)  # -0.0 and NaNs keep their bits
+    fused = ltx2c.fuse_tensor(weight, [], out=weight if in_place else None)
+    assert bits(fused).tolist() == [[0x8000, 0x7FA1, 0xFFFF]]
+    assert np.shares_memory(fused, weight) == in_place
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0), (0, 0)])
+def test_an_empty_weight_is_no_work(shape):
+    weight, a, b = np.empty(shape, BF16), np.ones((2, shape[1]), BF16), np.ones((shape[0], 2), BF16)
+    assert ltx2c.fuse_tensor(weight, [(a, b, 1.0)]).shape == shape
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_torch_tensors_are_used_where_they_lie(dtype):
+    weight, a, b = problem(dtype=dtype)
+    expected = reference.fuse_tensor(weight, [(a, b, 0.5)])
+    tensor = as_torch(weight)
+    fused = ltx2c.fuse_tensor(tensor, [(as_torch(a), as_torch(b), 0.5)])
+    assert isinstance(fused, torch.Tensor) and fused.dtype == tensor.dtype and fused.shape == tensor.shape
+    assert ltx2c.fuse_tensor(tensor, [(a, as_torch(b), 0.5)], out=tensor) is tensor
+    assert np.array_equal(bits(weight), bits(expected))  # zero-copy: the tensor is the array's memory
+    assert torch.equal(fused.view(torch.uint8), tensor.view(torch.uint8))
+
+
+def test_a_torch_parameter_that_wants_gradients():
+    weight, a, b = problem(dtype=np.dtype(np.float32))
+    parameter = torch.nn.Parameter(as_torch(weight))
+    ltx2c.fuse_tensor(parameter, [(a, b, 1.0)], out=parameter)
+    assert parameter.requires_grad and np.shares_memory(parameter.detach().numpy(), weight)
+
+
+def test_rows_of_b_may_be_a_block_of_a_larger_one():
+    weight, a, b = problem(rows=40)
+    expected = reference.fuse_tensor(weight, [(a, b, 0.5)])
+    for start in range(0, 40, 16):
+        rows = slice(start, start + 16)
+        fusion.fuse_jobs([fusion.Job(weight[rows], [(a, b[rows], 0.5)], weight[rows])], threads=2)
+    assert np.array_equal(bits(weight), bits(expected))
+
+
+@pytest.mark.parametrize("which", ["a", "b", "both"])
+def test_factors_of_any_layout(which):
+    weight, a, b = problem()
+    expected = reference.fuse_tensor(weight, [(a, b, 0.5)])
+    a = np.asfortranarray(a) if which != "b" else a
+    b = np.asfortranarray(b) if which != "a" else b
+    assert np.array_equal(bits(ltx2c.fuse_tensor(weight, [(a, b, 0.5)])), bits(expected))
+
+
+def test_a_column_of_a_matrix_as_a_weight():
+    store, a, b = problem(columns=3)
+    column = store[:, 1:2]
+    expected = reference.fuse_tensor(column, [(a[:, :1], b, 0.5)])
+    ltx2c.fuse_tensor(column, [(a[:, :1], b, 0.5)], out=column)
+    assert np.array_equal(bits(store[:, 1:2]), bits(expected))
+
+
+def test_a_single_column_with_a_stride_of_its_own():
+    _, a, b = problem(columns=1)
+    weight = np.zeros((22, 1), BF16)
+    transposed = weight.reshape(1, 22).T[::2]  # strides (4, 44): no layout NumPy would choose, but plain memory
+    expected = reference.fuse_tensor(transposed, [(a, b, 0.5)])
+    ltx2c.fuse_tensor(transposed, [(a, b, 0.5)], out=transposed)
+    assert np.array_equal(bits(weight[::2]), bits(expected)) and not weight[1::2].any()
+
+
+def test_a_list_of_jobs():
+    problems = [problem(rows=5 + i, rank=1 + i % 3, seed=i) for i in range(30)]
+    expected = [reference.fuse_tensor(w, [(a, b, 0.5)]) for w, a, b in problems]
+    ltx2c.fuse_tensors([(w, [(a, b, 0.5)], w) for w, a, b in problems], threads=2)
+    for (weight, _, _), wanted in zip(problems, expected, strict=True):
+        assert np.array_equal(bits(weight), bits(wanted))
+
+
+def test_large_lists_are_cut_where_ctrl_c_can_be_seen(monkeypatch):
+    monkeypatch.setattr(fusion, "_BATCH_MACS", 1)
+    jobs = [fusion.Job(w, [(a, b, 0.5)], w) for w, a, b in (problem(seed=i) for i in range(3))]
+    assert [len(batch) for batch in fusion._batches(jobs)] == [1, 1, 1]
+    assert fusion.fuse_jobs(jobs) == [0, 0, 0]
+
+
+def test_counts_what_stopped_being_finite():
+    weight = np.array([[1.0, np.inf, 3e38, 1.0]], BF16)
+    a, b = np.array([[np.inf, 1.0, 3e38, 1.0]], BF16), np.ones((1, 1), BF16)
+    assert fusion.fuse_jobs([fusion.Job(weight, [(a, b, 1.0)], weight)]) == [2]
+
+
+# ---- Refusals ---------------------------------------------------------------------------------------------------------
+
+OVERLAPPING = np.zeros(200, BF16)
+
+
+def refusals():
+    weight, a, b = problem()
+    read_only = weight.copy()
+    read_only.flags.writeable = False
+    yield "rank-mismatch", weight, [(a[:3], b, 1.0)], None
+    yield "shape-mismatch", weight, [(a[:, :36], b, 1.0)], None
+    yield "shape-mismatch", weight, [(b.T, a.T, 1.0)], None
+    yield "dimensions", weight[0], [], None
+    yield "dimensions", weight, [(a[0], b, 1.0)], None
+    yield "dtype", weight.astype(np.float64), [], None
+    yield "dtype", weight, [(a.astype(np.float64), b, 1.0)], None
+    yield "dtype", weight.view(np.uint16), [], None
+    yield "dtype", weight.astype(np.float32).astype(">f4"), [], None
+    yield "type", weight.tolist(), [], None
+    yield "type", weight, [(a, None, 1.0)], None
+    yield "strength", weight, [(a, b, float("nan"))], None
+    yield "strength", weight, [(a, b, float("inf"))], None
+    yield "strength", weight, [(a, b, 1e39)], None
+    yield "strength", weight, [(a, b, "strong")], None
+    yield "out-mismatch", weight, [], np.zeros((11, 36), BF16)
+    yield "out-mismatch", weight, [], np.zeros((11, 37), np.float32)
+    yield "read-only", weight, [], read_only
+    yield "read-only", read_only, [], read_only
+    yield "layout", np.asfortranarray(weight), [], None
+    yield "layout", weight, [], np.zeros((37, 11), BF16).T
+    yield "overlap", OVERLAPPING[:100].reshape(10, 10), [], OVERLAPPING[50:150].reshape(10, 10)
+    yield "overlap", weight, [], np.lib.stride_tricks.as_strided(OVERLAPPING, (11, 37), (2, 2))
+    yield "overlap", np.zeros((5, 37), BF16), [(a, np.zeros((5, 5), BF16), 1.0)], a
+    yield "overlap", np.zeros((11, 5), BF16), [(np.zeros((5, 5), BF16), b, 1.0)], b
+
+
+@pytest.mark.parametrize(("code", "weight", "terms", "out"), list(refusals()))
+def test_refuses(code, weight, terms, out):
+    with pytest.raises(RefusedError) as refusal:
+        ltx2c.fuse_tensor(weight, terms, out=out)
+    assert refusal.value.code == code
+    assert "\n" not in str(refusal.value)
+
+
+def test_refuses_a_torch_tensor_that_is_not_plain_memory():
+    with pytest.raises(RefusedError) as refusal:
+        ltx2c.fuse_tensor(torch.zeros(3, 3, device="meta"), [])
+    assert refusal.value.code == "device"
+
+
+@pytest.mark.parametrize("clash", ["out-out", "out-weight", "out-factor"])
+def test_refuses_jobs_that_would_race(clash):
+    weight, a, b = problem(rows=37, columns=37, rank=37)
+    other, c, d = problem(rows=37, columns=37, rank=37, seed=1)
+    jobs = {
+        "out-out": [(weight, [(a, b, 1.0)], weight), (other, [(c, d, 1.0)], weight)],
+        "out-weight": [(weight, [(a, b, 1.0)], other), (other, [(c, d, 1.0)], other.copy())],
+        "out-factor": [(weight, [(a, b, 1.0)], other), (np.zeros_like(weight), [(other, d, 1.0)], np.zeros_like(b))],
+    }[clash]
+    with pytest.raises(RefusedError) as refusal:
+        ltx2c.fuse_tensors(jobs)
+    assert refusal.value.code == "overlap"
+
+
+def test_jobs_may_share_what_nobody_writes():
+    weight, a, b = problem()
+    one, two = np.empty_like(weight), np.empty_like(weight)
+    ltx2c.fuse_tensors([(weight, [(a, b, 1.0)], one), (weight, [(a, b, 1.0)], two)])
+    assert np.array_equal(bits(one), bits(two))
