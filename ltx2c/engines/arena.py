@@ -1,0 +1,83 @@
+"""Anonymous memory in huge pages whose addresses never change, and the switch of two equal parts of it."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+
+HUGE_PAGE = 2 << 20
+
+_COPY_CHUNK = 4 << 20
+
+# <linux/mman.h>
+_MREMAP_MAYMOVE, _MREMAP_FIXED, _MREMAP_DONTUNMAP = 1, 2, 4
+_MAP_FAILED = ctypes.c_void_p(-1).value
+
+
+def allocate(size: int) -> Bytes:
+    """``size`` bytes of zeros that begin on a huge page. Untouched pages take no memory; the last view frees it all.
+
+    Raises:
+        OSError: the system has not that much address space.
+    """
+    mapping = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    whole = np.frombuffer(mapping, np.uint8)
+    start = -whole.ctypes.data % HUGE_PAGE
+    return whole[start : start + size]
+
+
+def switch(one: Bytes, other: Bytes) -> None:
+    """Exchange the contents of two parts of ``allocate``d memory, of equal size, on huge-page boundaries.
+
+    On Linux the page tables change places and no byte is copied; elsewhere, and where the kernel refuses, bytes are.
+
+    Raises:
+        OSError: the kernel failed half-way; the contents are where they were.
+    """
+    if one.size and not _switch_pages(one, other):
+        for start in range(0, one.size, _COPY_CHUNK):
+            part = slice(start, start + _COPY_CHUNK)
+            held = one[part].copy()
+            one[part] = other[part]
+            other[part] = held
+
+
+def _switch_pages(one: Bytes, other: Bytes) -> bool:
+    if not sys.platform.startswith("linux"):
+        return False
+    aside = allocate(one.size)
+    done: list[tuple[Bytes, Bytes]] = []
+    for source, target in ((one, aside), (other, one), (aside, other)):
+        if not _move_pages(source, target):
+            error = ctypes.get_errno()
+            for moved, to in reversed(done):
+                _move_pages(to, moved)
+            if not done:
+                return False
+            raise OSError(error, os.strerror(error), "mremap")
+        done.append((source, target))
+    return True
+
+
+def _move_pages(source: Bytes, target: Bytes) -> bool:
+    """Move pages over ``target``. ``source`` stays mapped, empty: another thread's mmap can never land there."""
+    flags = _MREMAP_MAYMOVE | _MREMAP_FIXED | _MREMAP_DONTUNMAP
+    moved: int | None = _mremap()(source.ctypes.data, source.size, source.size, flags, target.ctypes.data)
+    return moved != _MAP_FAILED
+
+
+def _mremap() -> Any:
+    function = ctypes.CDLL(None, use_errno=True).mremap
+    function.restype = ctypes.c_void_p
+    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+    return function

@@ -1,0 +1,98 @@
+"""Binding resident weights to a state, with some of them perhaps held twice.
+
+Tensors that differ between phases may be *doubled*: a second copy, the spare, holds them in another phase's state, and
+a bind switches the two instead of computing. What the spare lacks is written into it before the switch, so that the
+live copy is whole until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ltx2c.files import Checkpoint
+from ltx2c.plan.cost import Cost
+from ltx2c.plan.transition import Contents, State, Transition, transition
+
+# A tensor begins on a cache line. The doubled ones fill whole huge pages, which the page table moves as one entry.
+TENSOR_ALIGN = 64
+REGION_ALIGN = 2 << 20
+
+
+def aligned(size: int, to: int) -> int:
+    """``size`` rounded up to a multiple of ``to``."""
+    return -(-size // to) * to
+
+
+@dataclass(frozen=True)
+class Bind:
+    """One bind, ready to be carried out.
+
+    Attributes:
+        in_place: what changes where it lies.
+        spare: what is written into the spare copy before the switch.
+        switch: the doubled tensors, where the two copies change places; empty where they do not.
+    """
+
+    in_place: Transition
+    spare: Transition
+    switch: tuple[str, ...]
+
+    @property
+    def fused(self) -> int:
+        """Tensors that are computed."""
+        return len(self.in_place.fuse) + len(self.spare.fuse)
+
+    @property
+    def restored(self) -> int:
+        """Tensors that are read from the base as they are."""
+        return len(self.in_place.restore) + len(self.spare.restore)
+
+    @property
+    def switched(self) -> int:
+        """Tensors that change by a switch alone."""
+        return len(self.switch) - len(self.spare.fuse) - len(self.spare.restore)
+
+    @property
+    def cost(self) -> Cost:
+        return Cost.total([self.in_place.cost, self.spare.cost])
+
+
+def plan_bind(base: Checkpoint, live: Contents, spare: Contents, after: State) -> Bind:
+    """Bring ``live`` to ``after``. ``spare`` has a key per doubled tensor; it is empty where there is no second copy."""
+    single = (key for key in base.tensors if key not in spare)
+    in_place = transition(base, live, after, among=single)
+    if all(live.get(key, ()) == after.get(key, ()) for key in spare):
+        return Bind(in_place, Transition((), (), {}, Cost()), ())
+    return Bind(in_place, transition(base, spare, after, among=spare), tuple(spare))
+
+
+def choose_doubled(
+    base: Checkpoint, states: Sequence[State], budget: int, nbytes: Callable[[str], int]
+) -> tuple[str, ...]:
+    """The tensors to hold twice within ``budget`` bytes: of those that differ between phases, the dearest per byte.
+
+    Args:
+        states: the phases'.
+        nbytes: what a tensor takes in memory.
+
+    Returns:
+        Keys in the base's order.
+    """
+    room = budget // REGION_ALIGN * REGION_ALIGN
+    chosen = set()
+    for key in sorted(_differing(base, states), key=lambda key: _macs_per_byte(base, states, key), reverse=True):
+        size = aligned(nbytes(key), TENSOR_ALIGN)
+        if size <= room:
+            chosen.add(key)
+            room -= size
+    return tuple(key for key in base.tensors if key in chosen)
+
+
+def _differing(base: Checkpoint, states: Sequence[State]) -> list[str]:
+    return [key for key in base.tensors if len({state.get(key, ()) for state in states}) > 1]
+
+
+def _macs_per_byte(base: Checkpoint, states: Sequence[State], key: str) -> float:
+    macs = max(sum(term.pair.macs for term in state.get(key, ())) for state in states)
+    return macs / base.tensors[key].nbytes

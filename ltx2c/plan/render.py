@@ -1,0 +1,110 @@
+"""Whole renders, step by step: load, each phase's bind, the terminal step; and the same in the naive order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ltx2c.errors import RefusedError, printable
+from ltx2c.files import Checkpoint
+from ltx2c.plan.bind import plan_bind
+from ltx2c.plan.cost import Cost
+from ltx2c.plan.fuse import Term
+from ltx2c.plan.transition import Contents, State
+
+Terminal = Literal["last", "first", "base"]
+"""The state a render leaves: its last phase's, its first phase's (ready for the next render), or the base."""
+
+LOAD, TERMINAL = "load", "terminal"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a schedule.
+
+    Attributes:
+        render: the render it belongs to, from 1; 0 for the load.
+        name: ``"load"``, a phase's name, or ``"terminal"``.
+        kept, restored, fused, switched: tensors by what is done to them.
+        unfused: tensors whose terms are subtracted again; only in the naive order.
+    """
+
+    render: int
+    name: str
+    kept: int
+    restored: int
+    fused: int
+    switched: int
+    unfused: int
+    cost: Cost
+
+
+def check_schedule(renders: int, terminal: str) -> None:
+    """Refuse a number of renders or a terminal state that means nothing."""
+    if renders < 1:
+        raise RefusedError(f"renders is {renders}; there is at least 1", code="bad-renders")
+    if terminal not in get_args(Terminal):
+        raise RefusedError(
+            f"terminal state {printable(terminal)} is not one of {', '.join(get_args(Terminal))}", code="bad-terminal"
+        )
+
+
+def render_steps(
+    base: Checkpoint,
+    phases: Sequence[tuple[str, State]],
+    renders: int,
+    terminal: Terminal,
+    doubled: Sequence[str] = (),
+) -> Iterator[Step]:
+    """Load in the first phase's state, then bind exactly what differs, render after render."""
+    live: Contents = dict.fromkeys(base.tensors)
+    spare: Contents = dict.fromkeys(doubled)
+    first, last = phases[0][1], phases[-1][1]
+    ends = {"last": last, "first": first, "base": {}}[terminal]
+    schedule = [(0, LOAD, first)]
+    for render in range(1, renders + 1):
+        schedule += [(render, name, state) for name, state in phases]
+        schedule.append((render, TERMINAL, ends))
+    for render, name, state in schedule:
+        bind = plan_bind(base, live, spare, state)
+        kept = len(base.tensors) - bind.restored - bind.fused - bind.switched
+        yield Step(render, name, kept, bind.restored, bind.fused, bind.switched, 0, bind.cost)
+        if bind.switch:
+            spare = {key: live.get(key, ()) for key in doubled}
+        live = state
+
+
+def naive_steps(base: Checkpoint, phases: Sequence[tuple[str, State]], renders: int) -> Iterator[Step]:
+    """The order this project replaces: load everything fused, then fuse or un-fuse at each boundary, and stay.
+
+    Un-fusing subtracts, which costs the arithmetic of fusing and does not give the base's bytes back.
+    """
+    state = _most_fused(phases)
+    yield _naive_step(base, 0, LOAD, {}, state, loaded=sum(tensor.nbytes for tensor in base.tensors.values()))
+    for render in range(1, renders + 1):
+        for name, after in phases:
+            yield _naive_step(base, render, name, state, after)
+            state = after
+
+
+def _most_fused(phases: Sequence[tuple[str, State]]) -> State:
+    """The state with the most terms; of equals the last."""
+    return max((state for _, state in reversed(phases)), key=lambda state: sum(map(len, state.values())))
+
+
+def _naive_step(base: Checkpoint, render: int, name: str, before: State, after: State, loaded: int = 0) -> Step:
+    leaving = _terms_without(before, after)
+    entering = _terms_without(after, before)
+    passes = [*leaving.items(), *entering.items()]
+    pairs = [term.pair for _, terms in passes for term in terms]
+    written = sum(base.tensors[key].nbytes for key, _ in passes)
+    cost = Cost(sum(pair.macs for pair in pairs), loaded + sum(pair.nbytes for pair in pairs), loaded or written)
+    kept = len(base.tensors) - len(leaving.keys() | entering.keys())
+    return Step(render, name, kept, 0, len(entering), 0, len(leaving), cost)
+
+
+def _terms_without(state: State, other: State) -> dict[str, list[Term]]:
+    """Per tensor, the terms of ``state`` that ``other`` lacks; only tensors with any."""
+    lacking = {key: [term for term in terms if term not in other.get(key, ())] for key, terms in state.items()}
+    return {key: terms for key, terms in lacking.items() if terms}

@@ -1,0 +1,61 @@
+"""What it takes to get from one state of the weights to another: per tensor keep, restore or fuse, and the cost.
+
+A state maps weight keys to their terms; a key that is absent has none, which is the base. ``None`` in place of terms
+means bytes that are nobody's: not loaded yet, or left by a bind that did not finish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ltx2c.files import Checkpoint
+from ltx2c.plan.cost import Cost
+from ltx2c.plan.fuse import Term
+
+Terms = tuple[Term, ...]
+State = Mapping[str, Terms]
+Contents = Mapping[str, Terms | None]
+
+
+@dataclass(frozen=True)
+class Transition:
+    """Every tensor in one of three lots.
+
+    Attributes:
+        keep: tensors that hold the right bytes already.
+        restore: tensors to be read from the base again, as they are.
+        fuse: tensors to be read from the base and fused with these terms, which never start from fused bytes.
+        cost: a fused tensor reads its own bytes and its factors'.
+    """
+
+    keep: tuple[str, ...]
+    restore: tuple[str, ...]
+    fuse: State
+    cost: Cost
+
+
+def transition(base: Checkpoint, before: Contents, after: State, *, among: Iterable[str] | None = None) -> Transition:
+    """The difference between two states of ``base``'s tensors, or of those in ``among``, in the order given.
+
+    Two states with the same terms cost nothing. A tensor no adapter of either state touches never moves.
+    """
+    keep: list[str] = []
+    restore: list[str] = []
+    fuse: dict[str, Terms] = {}
+    for key in base.tensors if among is None else among:
+        wanted = after.get(key, ())
+        if before.get(key, ()) == wanted:
+            keep.append(key)
+        elif wanted:
+            fuse[key] = wanted
+        else:
+            restore.append(key)
+    return Transition(tuple(keep), tuple(restore), fuse, _cost(base, restore, fuse))
+
+
+def _cost(base: Checkpoint, restore: Iterable[str], fuse: State) -> Cost:
+    moved = sum(base.tensors[key].nbytes for key in (*restore, *fuse))
+    pairs = [term.pair for terms in fuse.values() for term in terms]
+    factors = sum(pair.nbytes for pair in pairs)
+    return Cost(sum(pair.macs for pair in pairs), moved + factors, moved)
