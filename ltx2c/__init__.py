@@ -3,11 +3,13 @@
 from ltx2c import reference
 from ltx2c.adapters import Adapter
 from ltx2c.api import fuse_checkpoint
+from ltx2c.engines.resident import ResidentCheckpoint
 from ltx2c.errors import Ltx2cError, RefusedError
 from ltx2c.files import Checkpoint
 from ltx2c.fusion import fuse_tensor, fuse_tensors
 from ltx2c.plan import Plan, plan_fuse
 from ltx2c.recipes import Recipe
+from ltx2c.rendering import plan_render
 from ltx2c.version import __version__
 
 __all__ = [
@@ -17,10 +19,12 @@ __all__ = [
     "Plan",
     "Recipe",
     "RefusedError",
+    "ResidentCheckpoint",
     "__version__",
     "fuse_checkpoint",
     "fuse_tensor",
     "fuse_tensors",
     "plan_fuse",
+    "plan_render",
     "reference",
 ]

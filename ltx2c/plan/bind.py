@@ -59,7 +59,7 @@ class Bind:
 
 
 def plan_bind(base: Checkpoint, live: Contents, spare: Contents, after: State) -> Bind:
-    """Bring ``live`` to ``after``. ``spare`` has a key per doubled tensor; it is empty where there is no second copy."""
+    """Bring ``live`` to ``after``. ``spare`` has a key per doubled tensor, and none where there is no second copy."""
     single = (key for key in base.tensors if key not in spare)
     in_place = transition(base, live, after, among=single)
     if all(live.get(key, ()) == after.get(key, ()) for key in spare):

@@ -100,8 +100,9 @@ def _naive_step(base: Checkpoint, render: int, name: str, before: State, after: 
     pairs = [term.pair for _, terms in passes for term in terms]
     written = sum(base.tensors[key].nbytes for key, _ in passes)
     cost = Cost(sum(pair.macs for pair in pairs), loaded + sum(pair.nbytes for pair in pairs), loaded or written)
-    kept = len(base.tensors) - len(leaving.keys() | entering.keys())
-    return Step(render, name, kept, 0, len(entering), 0, len(leaving), cost)
+    others = len(base.tensors) - len(leaving.keys() | entering.keys())
+    kept, restored = (0, others) if loaded else (others, 0)
+    return Step(render, name, kept, restored, len(entering), 0, len(leaving), cost)
 
 
 def _terms_without(state: State, other: State) -> dict[str, list[Term]]:

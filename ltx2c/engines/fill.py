@@ -1,0 +1,110 @@
+"""Carrying a transition out in memory: base bytes are read where they belong, and fused there while still in cache."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+
+from ltx2c.adapters import Pair
+from ltx2c.engines.slot import Slot
+from ltx2c.fusion import Job, fuse_jobs
+from ltx2c.plan.transition import Terms, Transition
+
+ReadPair = Callable[[Pair], tuple[npt.NDArray[Any], npt.NDArray[Any]]]
+
+# Base bytes per batch: enough that a batch's overhead does not show, little enough to be in cache when it is fused.
+_BATCH_BYTES = 16 << 20
+
+
+class _Item(NamedTuple):
+    key: str
+    slot: Slot
+    terms: Terms
+
+
+def carry_out(
+    change: Transition,
+    slots: Mapping[str, Slot],
+    contents: MutableMapping[str, Terms | None],
+    read_pair: ReadPair,
+    threads: int,
+) -> dict[str, int]:
+    """Restore and fuse as ``change`` says. Batches are read ahead of the one that is being computed.
+
+    Args:
+        slots: where each tensor goes.
+        contents: what each tensor holds. Kept true throughout: None from before a tensor's first byte changes until
+            its last has, so that a failure or an interrupt leaves on record what is whole.
+        read_pair: gives a pair's factors.
+
+    Returns:
+        Key -> how many values became inf or NaN where the base's were finite; only keys with any.
+
+    Raises:
+        OSError, RefusedError: a file could not be read or ended early. Whatever is raised, nothing is being read
+            into the slots any more when it arrives.
+    """
+    if not change.restore and not change.fuse:
+        return {}
+    nonfinite: dict[str, int] = {}
+    ahead: deque[tuple[list[_Item], Future[list[Job]]]] = deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix="ltx2c-read") as readers:
+        try:
+            for batch in _batches(change, slots):
+                contents.update((item.key, None) for item in batch)
+                ahead.append((batch, readers.submit(_read, batch, read_pair)))
+                if len(ahead) > threads:
+                    nonfinite |= _finish(*ahead.popleft(), contents, threads)
+            while ahead:
+                nonfinite |= _finish(*ahead.popleft(), contents, threads)
+        finally:
+            readers.shutdown(cancel_futures=True)
+    return nonfinite
+
+
+def _batches(change: Transition, slots: Mapping[str, Slot]) -> Iterator[list[_Item]]:
+    """Items in the order their bytes lie in the files."""
+    keys = sorted((*change.restore, *change.fuse), key=lambda key: _place(slots[key]))
+    batch: list[_Item] = []
+    size = 0
+    for key in keys:
+        batch.append(_Item(key, slots[key], change.fuse.get(key, ())))
+        size += slots[key].stored.nbytes
+        if size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _place(slot: Slot) -> tuple[str, int]:
+    return str(slot.stored.file.path), slot.stored.begin
+
+
+def _read(batch: list[_Item], read_pair: ReadPair) -> list[Job]:
+    """Read the batch's base bytes into place, and the factors of what is to be fused."""
+    jobs = []
+    for item in batch:
+        item.slot.read()
+        if item.terms:
+            weight = item.slot.narrow
+            jobs.append(Job(weight, [(*read_pair(term.pair), term.scale) for term in item.terms], weight))
+        else:
+            item.slot.settle()
+    return jobs
+
+
+def _finish(
+    batch: list[_Item], read: Future[list[Job]], contents: MutableMapping[str, Terms | None], threads: int
+) -> dict[str, int]:
+    jobs = read.result()
+    fused = [item for item in batch if item.terms]
+    counts = fuse_jobs(jobs, threads=threads) if jobs else []
+    for item in fused:
+        item.slot.settle()
+    contents.update((item.key, item.terms) for item in batch)
+    return {item.key: count for item, count in zip(fused, counts, strict=True) if count}

@@ -1,0 +1,76 @@
+"""What resident memory holds, tensor by tensor, and how it is brought to another state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ltx2c.engines.fill import ReadPair, carry_out
+from ltx2c.engines.memory import ResidentMemory
+from ltx2c.engines.slot import Slot
+from ltx2c.errors import RefusedError, printable
+from ltx2c.files import Checkpoint
+from ltx2c.plan.bind import Bind, plan_bind
+from ltx2c.plan.transition import State, Terms, Transition
+
+
+class Residency:
+    """Resident memory with a record of whose bytes are where.
+
+    Attributes:
+        live: what each tensor holds: its terms, or None where its bytes are of no state.
+        slots: where each tensor is.
+    """
+
+    def __init__(self, base: Checkpoint, memory: ResidentMemory, read_pair: ReadPair, threads: int) -> None:
+        self.live: dict[str, Terms | None] = dict.fromkeys(base.tensors)
+        self._spare: dict[str, Terms | None] = dict.fromkeys(memory.spare)
+        self._base = base
+        self._memory = memory
+        self._read_pair = read_pair
+        self._threads = threads
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return self._memory.live
+
+    @property
+    def torn(self) -> tuple[str, ...]:
+        """Tensors whose bytes are of no state."""
+        return tuple(key for key, terms in self.live.items() if terms is None)
+
+    def bind(self, after: State, *, allow_nonfinite: bool) -> Bind:
+        """Bring every tensor to ``after``, always from the base's bytes, and say what that took.
+
+        The spare copy is written first: where that fails, the live tensors are what they were.
+
+        Raises:
+            RefusedError: ``nonfinite``; ``file-changed``, where a file ended early.
+            OSError: a file could not be read.
+        """
+        bind = plan_bind(self._base, self.live, self._spare, after)
+        self._carry_out(bind.spare, self._memory.spare, self._spare, allow_nonfinite)
+        self._carry_out(bind.in_place, self._memory.live, self.live, allow_nonfinite)
+        if bind.switch:
+            self._switch()
+        return bind
+
+    def _carry_out(
+        self, change: Transition, slots: Mapping[str, Slot], contents: dict[str, Terms | None], allow_nonfinite: bool
+    ) -> None:
+        nonfinite = carry_out(change, slots, contents, self._read_pair, self._threads)
+        if nonfinite and not allow_nonfinite:
+            contents.update(dict.fromkeys(nonfinite))
+            key, count = next(iter(nonfinite.items()))
+            raise RefusedError(
+                f"{printable(self._base.path)}: fusing makes {count} values of {printable(key)} inf or NaN where the "
+                f"base is finite ({len(nonfinite)} such tensors)",
+                code="nonfinite",
+            )
+
+    def _switch(self) -> None:
+        live, spare = {key: self.live[key] for key in self._spare}, dict(self._spare)
+        self.live.update(dict.fromkeys(spare))  # an interrupt in here leaves both copies on record as nobody's
+        self._spare.update(dict.fromkeys(spare))
+        self._memory.switch()
+        self.live.update(spare)
+        self._spare.update(live)

@@ -1,0 +1,253 @@
+"""Weights resident in memory, bound from one phase's state to the next by exactly what differs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from types import MappingProxyType, TracebackType
+from typing import Any, Literal, NamedTuple
+
+import numpy.typing as npt
+
+from ltx2c.adapters import Adapter, Pair
+from ltx2c.engines.memory import ResidentMemory
+from ltx2c.engines.residency import Residency
+from ltx2c.engines.slot import slot_bytes
+from ltx2c.engines.torch_views import torch_view
+from ltx2c.errors import RefusedError, printable
+from ltx2c.files import Checkpoint
+from ltx2c.plan.bind import Bind, choose_doubled
+from ltx2c.plan.match import OnUnmatched
+from ltx2c.plan.phases import plan_phases
+from ltx2c.plan.transition import State
+from ltx2c.recipes import Recipe
+from ltx2c.threads import resolve_threads
+
+Array = npt.NDArray[Any]
+
+BASE = "base"
+
+
+@dataclass(frozen=True)
+class BoundState:
+    """What resident weights hold.
+
+    Attributes:
+        name: a phase's name, ``"base"``, or ``"unfinished <name>"`` while a bind runs and after one that failed or
+            was interrupted with some tensors changed.
+        adapters: the state: adapters with their strengths, in fusion order; empty for the base, and where unfinished.
+        torn: tensors whose bytes are of no state; the next bind repairs them.
+    """
+
+    name: str
+    adapters: tuple[tuple[Path, float], ...] = ()
+    torn: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BindReport:
+    """What one bind did: tensors by what was done to them, multiply-adds, bytes, and the seconds it took."""
+
+    state: str
+    kept: int
+    restored: int
+    fused: int
+    switched: int
+    macs: int
+    bytes_read: int
+    bytes_written: int
+    seconds: float
+
+
+class _Target(NamedTuple):
+    name: str
+    adapters: tuple[tuple[Path, float], ...]
+    terms: State
+
+
+class ResidentCheckpoint:
+    """A base in memory, in the state of one of a recipe's phases. Also a context manager.
+
+    The arrays' addresses never change, and their bytes change only while a bind runs. A bind always starts from the
+    base file's bytes, never from fused ones, so that every state is exact after any sequence of binds. Binds that
+    would overlap run one after the other.
+
+    Args:
+        base: a checkpoint, or a path to one. A checkpoint that is passed in stays the caller's to close.
+        recipe: which adapters run in which phase. The weights are loaded in the state of its first phase.
+        threads: how many to use; by default what the machine allows this process.
+        unmatched: as for ``plan_fuse``.
+        keep_adapters: keep factors in memory once they were read, instead of reading them at each bind.
+        widen: ``"float32"`` holds bfloat16 and float16 tensors as float32: the fused value, widened exactly.
+        memory_budget: bytes for a second copy of tensors that differ between phases, so that a bind switches them
+            instead of computing. As many as fit are held twice, those with most arithmetic per byte first.
+        allow_nonfinite: accept inf and NaN in a fused weight where the base was finite.
+
+    Attributes:
+        recipe: as given.
+        notes: what a user should be told.
+        doubled: keys that are held twice.
+        loaded: what the load did.
+
+    Raises:
+        RefusedError: as ``plan_fuse`` for any phase, before a weight is read; ``file-changed``; ``nonfinite``.
+        OSError: as the system raised it.
+    """
+
+    def __init__(
+        self,
+        base: str | os.PathLike[str] | Checkpoint,
+        recipe: Recipe,
+        *,
+        threads: int | None = None,
+        unmatched: OnUnmatched = "error",
+        keep_adapters: bool = False,
+        widen: Literal["float32"] | None = None,
+        memory_budget: int = 0,
+        allow_nonfinite: bool = False,
+    ) -> None:
+        if widen not in (None, "float32"):
+            raise RefusedError(f"widen is {printable(widen)}; it can be 'float32'", code="bad-widen")
+        if memory_budget < 0:
+            raise RefusedError(f"memory_budget is {memory_budget} bytes; it cannot be negative", code="bad-budget")
+        threads = resolve_threads(threads)
+        self.recipe = recipe
+        self._allow_nonfinite = allow_nonfinite
+        self._kept_factors: dict[Pair, tuple[Array, Array]] | None = {} if keep_adapters else None
+        self._lock = Lock()
+        self._background: ThreadPoolExecutor | None = None
+        self._pending: Future[BindReport] | None = None
+        self._closed = False
+        self._state = BoundState("nothing")
+        with ExitStack() as files:
+            checkpoint = base if isinstance(base, Checkpoint) else files.enter_context(Checkpoint.open(base))
+            adapters = {path: files.enter_context(Adapter.open(path)) for path in recipe.paths}
+            plans = plan_phases(checkpoint, recipe, adapters, unmatched=unmatched)
+            self.notes = tuple(dict.fromkeys(note for plan in plans for note in plan.notes)) + recipe.notes
+            self._inputs = [*checkpoint.files, *(file for one in adapters.values() for file in one.checkpoint.files)]
+            self._targets = {
+                phase.name: _Target(phase.name, phase.state, plan.terms)
+                for phase, plan in zip(recipe.phases, plans, strict=True)
+            }
+            widened = widen is not None
+            states = [plan.terms for plan in plans]
+            self.doubled = choose_doubled(
+                checkpoint, states, memory_budget, lambda key: slot_bytes(checkpoint.tensors[key], widened)
+            )
+            memory = ResidentMemory(checkpoint, self.doubled, widened)
+            self._residency = Residency(checkpoint, memory, self._read_pair, threads)
+            self.loaded = self._bind(self._target(0))
+            self._files = files.pop_all()
+
+    @property
+    def state(self) -> BoundState:
+        """What the weights hold now."""
+        return self._state
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Array]:
+        """Read-only arrays by the base's keys, over the resident memory. They outlive ``close``."""
+        views = {key: slot.values for key, slot in self._residency.slots.items()}
+        for view in views.values():
+            view.flags.writeable = False
+        return MappingProxyType(views)
+
+    @cached_property
+    def torch_tensors(self) -> Mapping[str, Any]:
+        """The same memory as CPU torch tensors. Needs torch; writing to them is the caller's mistake to make."""
+        return MappingProxyType({key: torch_view(slot.values) for key, slot in self._residency.slots.items()})
+
+    def bind(self, phase: int | str) -> BindReport:
+        """Bring the weights to a phase's state, given by index or name; ``"base"`` restores the base.
+
+        A bind that fails or is interrupted leaves a state that ``state`` names, and the next one repairs it.
+
+        Raises:
+            RefusedError: ``unknown-phase``; ``closed``; ``file-changed``: a file is not what was opened;
+                ``nonfinite``.
+            OSError: a file could not be read.
+        """
+        target = self._target(phase)
+        if self._pending is not None:
+            wait([self._pending])
+        return self._bind(target)
+
+    def bind_async(self, phase: int | str) -> Future[BindReport]:
+        """``bind`` in the background, after those that were asked for before. Its errors come out of the future."""
+        target = self._target(phase)
+        if self._background is None:
+            self._background = ThreadPoolExecutor(1, thread_name_prefix="ltx2c-bind")
+        self._pending = self._background.submit(self._bind, target)
+        return self._pending
+
+    def close(self) -> None:
+        """Let the files and this object's hold on the memory go, after a bind that is running. Twice is harmless."""
+        if self._background is not None:
+            self._background.shutdown()
+        with self._lock:
+            self._closed = True
+            self._files.close()
+
+    def __enter__(self) -> ResidentCheckpoint:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _target(self, phase: int | str) -> _Target:
+        self._check_open()
+        if phase == BASE:
+            return _Target(BASE, (), {})
+        return self._targets[self.recipe.phases[self.recipe.index(phase)].name]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RefusedError("this resident checkpoint is closed", code="closed")
+
+    def _bind(self, target: _Target) -> BindReport:
+        with self._lock:
+            self._check_open()
+            for file in self._inputs:
+                file.check_unchanged()
+            began = time.perf_counter()
+            bind = self._carry_out(target)
+            seconds = time.perf_counter() - began
+        return BindReport(
+            state=target.name,
+            kept=len(self._residency.live) - bind.restored - bind.fused - bind.switched,
+            restored=bind.restored,
+            fused=bind.fused,
+            switched=bind.switched,
+            macs=bind.cost.macs,
+            bytes_read=bind.cost.bytes_read,
+            bytes_written=bind.cost.bytes_written,
+            seconds=seconds,
+        )
+
+    def _carry_out(self, target: _Target) -> Bind:
+        before, held = self._state, dict(self._residency.live)
+        self._state = BoundState(f"unfinished {target.name}")
+        try:
+            bind = self._residency.bind(target.terms, allow_nonfinite=self._allow_nonfinite)
+        except BaseException:
+            unchanged = self._residency.live == held
+            self._state = before if unchanged else replace(self._state, torn=self._residency.torn)
+            raise
+        self._state = BoundState(target.name, target.adapters)
+        return bind
+
+    def _read_pair(self, pair: Pair) -> tuple[Array, Array]:
+        if self._kept_factors is None:
+            return pair.read()
+        if pair not in self._kept_factors:
+            self._kept_factors[pair] = pair.read()
+        return self._kept_factors[pair]

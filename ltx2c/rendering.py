@@ -1,0 +1,140 @@
+"""What whole renders will cost on this machine, beside the naive order: ``plan_render``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ltx2c.adapters import Adapter
+from ltx2c.files import Checkpoint
+from ltx2c.plan.bind import choose_doubled
+from ltx2c.plan.cost import Cost, Rates
+from ltx2c.plan.match import OnUnmatched, UnmatchedPair
+from ltx2c.plan.phases import plan_phases
+from ltx2c.plan.render import Step, Terminal, check_schedule, naive_steps, render_steps
+from ltx2c.rates import measure_rates
+from ltx2c.recipes import Recipe
+
+
+@dataclass(frozen=True)
+class SecondCopy:
+    """Tensors held twice within a memory budget, and the seconds that saves over all renders."""
+
+    tensors: int
+    bytes: int
+    seconds_saved: float
+
+
+@dataclass(frozen=True)
+class RenderPlan:
+    """A schedule with its cost, and the naive order's.
+
+    Attributes:
+        steps: load, then per render each phase's bind and the terminal step.
+        naive: load with everything fused, then per render each phase's rebind.
+        rates: what the seconds are predicted from.
+        second_copy: None where no budget was given, or no tensor that differs between phases fits it.
+    """
+
+    recipe: str
+    renders: int
+    terminal: Terminal
+    steps: tuple[Step, ...]
+    naive: tuple[Step, ...]
+    rates: Rates
+    second_copy: SecondCopy | None
+    unmatched: tuple[UnmatchedPair, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Predicted for all steps."""
+        return _seconds(self.steps, self.rates)
+
+    @property
+    def naive_seconds(self) -> float:
+        """Predicted for the naive order."""
+        return _seconds(self.naive, self.rates)
+
+    def as_json(self) -> dict[str, Any]:
+        """The whole plan as plain data."""
+        return {
+            "recipe": self.recipe,
+            "renders": self.renders,
+            "terminal": self.terminal,
+            "rates": {"flops_per_second": self.rates.flops, "bytes_per_second": self.rates.bytes},
+            "steps": [self._step(step) for step in self.steps],
+            "total": self._total(self.steps),
+            "naive": {"steps": [self._step(step) for step in self.naive], "total": self._total(self.naive)},
+            "second_copy": None if self.second_copy is None else asdict(self.second_copy),
+            "unmatched": [{"adapter": str(pair.adapter), "key": pair.key} for pair in self.unmatched],
+            "notes": list(self.notes),
+        }
+
+    def _step(self, step: Step) -> dict[str, Any]:
+        return {**asdict(step), "seconds": self.rates.seconds(step.cost)}
+
+    def _total(self, steps: Sequence[Step]) -> dict[str, Any]:
+        return {**asdict(Cost.total(step.cost for step in steps)), "seconds": _seconds(steps, self.rates)}
+
+
+def plan_render(
+    recipe: Recipe,
+    base: str | os.PathLike[str] | Checkpoint,
+    renders: int = 1,
+    terminal: Terminal = "last",
+    *,
+    unmatched: OnUnmatched = "error",
+    memory_budget: int = 0,
+    rates: Rates | None = None,
+) -> RenderPlan:
+    """Plan ``renders`` renders of ``recipe`` from headers alone.
+
+    Args:
+        recipe: which adapters run in which phase.
+        base: a checkpoint, or a path to one.
+        renders: how many, at least 1.
+        terminal: the state each render leaves: ``"last"`` leaves its last phase's, ``"first"`` prepares the next
+            render's first phase, ``"base"`` restores the base.
+        unmatched: as for ``plan_fuse``.
+        memory_budget: bytes for a second copy, as for ``ResidentCheckpoint``.
+        rates: what to predict seconds from; this machine's, measured once per process, when None.
+
+    Raises:
+        RefusedError: as ``plan_fuse`` for any phase; ``bad-renders``, ``bad-terminal``.
+        OSError: as the system raised it.
+    """
+    check_schedule(renders, terminal)
+    with ExitStack() as files:
+        checkpoint = base if isinstance(base, Checkpoint) else files.enter_context(Checkpoint.open(base))
+        adapters = {path: files.enter_context(Adapter.open(path)) for path in recipe.paths}
+        plans = plan_phases(checkpoint, recipe, adapters, unmatched=unmatched)
+    phases = [(phase.name, plan.terms) for phase, plan in zip(recipe.phases, plans, strict=True)]
+    doubled = choose_doubled(
+        checkpoint, [state for _, state in phases], memory_budget, lambda key: checkpoint.tensors[key].nbytes
+    )
+    rates = rates or measure_rates()
+    steps = tuple(render_steps(checkpoint, phases, renders, terminal, doubled))
+    second_copy = None
+    if doubled:
+        without = _seconds(list(render_steps(checkpoint, phases, renders, terminal)), rates)
+        size = sum(checkpoint.tensors[key].nbytes for key in doubled)
+        second_copy = SecondCopy(len(doubled), size, without - _seconds(steps, rates))
+    return RenderPlan(
+        recipe=recipe.name,
+        renders=renders,
+        terminal=terminal,
+        steps=steps,
+        naive=tuple(naive_steps(checkpoint, phases, renders)),
+        rates=rates,
+        second_copy=second_copy,
+        unmatched=tuple(dict.fromkeys(pair for plan in plans for pair in plan.unmatched)),
+        notes=tuple(dict.fromkeys(note for plan in plans for note in plan.notes)) + recipe.notes,
+    )
+
+
+def _seconds(steps: Sequence[Step], rates: Rates) -> float:
+    return sum(rates.seconds(step.cost) for step in steps)

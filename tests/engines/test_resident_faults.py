@@ -1,0 +1,283 @@
+"""Binds that fail, are interrupted, or overlap: the state is known and named, and the next bind repairs it."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from goldens import bits
+from phase_model import PREFIX, expected, make, recipe_in
+from refusals import refused
+from tensor_files import pair, weight, write
+
+from ltx2c import Recipe, ResidentCheckpoint
+from ltx2c.engines import arena, fill
+from ltx2c.files import TensorFile
+
+BUDGET = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    make(folder)
+    return folder
+
+
+@pytest.fixture
+def recipe(folder: Path) -> Recipe:
+    return recipe_in(folder, "ti2vid_two_stages", loras=["u"], distilled=["d"])
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One tensor per batch, so that a bind can stop between two."""
+    monkeypatch.setattr(fill, "_BATCH_BYTES", 1)
+
+
+def holds(resident: ResidentCheckpoint, folder: Path, phase: int | str) -> bool:
+    state = [] if phase == "base" else list(resident.recipe.phases[int(phase)].state)
+    return all(
+        np.array_equal(bits(resident.tensors[key]), bits(value)) for key, value in expected(folder, state).items()
+    )
+
+
+class Failing:
+    """A stand-in for ``function`` that raises ``error`` once, at its call number ``at``."""
+
+    def __init__(self, function: Callable[..., Any], error: BaseException, at: int) -> None:
+        self.function, self.error, self.at, self.calls = function, error, at, 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        if self.calls == self.at:
+            raise self.error
+        return self.function(*args, **kwargs)
+
+
+def fail_reading(monkeypatch: pytest.MonkeyPatch, at: int) -> type[BaseException]:
+    failing = Failing(TensorFile.read_into, OSError(5, "Input/output error", "base"), at)
+    monkeypatch.setattr(TensorFile, "read_into", lambda *args: failing(*args))
+    return OSError
+
+
+def fail_fusing(monkeypatch: pytest.MonkeyPatch, at: int) -> type[BaseException]:
+    monkeypatch.setattr(fill, "fuse_jobs", Failing(fill.fuse_jobs, KeyboardInterrupt(), at))
+    return KeyboardInterrupt
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("fail", [fail_reading, fail_fusing])
+class TestFailedBind:
+    @pytest.mark.parametrize("at", [1, 2, 3])
+    @pytest.mark.parametrize("repair", [0, 1, "base"])
+    def test_in_place(
+        self,
+        folder: Path,
+        recipe: Recipe,
+        monkeypatch: pytest.MonkeyPatch,
+        fail: Callable[..., type[BaseException]],
+        at: int,
+        repair: int | str,
+    ) -> None:
+        with ResidentCheckpoint(folder / "base.safetensors", recipe) as resident:
+            before = {key: array.copy() for key, array in resident.tensors.items()}
+            with monkeypatch.context() as patch:
+                error = fail(patch, at)
+                with pytest.raises(error):
+                    resident.bind(1)
+            assert resident.state.name == "unfinished phase1"
+            assert resident.state.adapters == ()
+            assert 1 <= len(resident.state.torn) <= 3
+            fused = expected(folder, list(recipe.phases[1].state))
+            for key, array in resident.tensors.items():
+                if key not in resident.state.torn:
+                    assert any(np.array_equal(bits(array), bits(whole[key])) for whole in (before, fused)), key
+            resident.bind(repair)
+            assert resident.state.torn == () and holds(resident, folder, repair)
+
+    @pytest.mark.parametrize("repair", [0, 1, "base"])
+    def test_with_a_second_copy_the_live_one_stays_whole(
+        self,
+        folder: Path,
+        recipe: Recipe,
+        monkeypatch: pytest.MonkeyPatch,
+        fail: Callable[..., type[BaseException]],
+        repair: int | str,
+    ) -> None:
+        with ResidentCheckpoint(folder / "base.safetensors", recipe, memory_budget=BUDGET) as resident:
+            with monkeypatch.context() as patch:
+                error = fail(patch, 2)
+                with pytest.raises(error):
+                    resident.bind(1)
+            assert resident.state.name == "phase0" and holds(resident, folder, 0)
+            resident.bind(repair)
+            assert holds(resident, folder, repair)
+
+    def test_at_load(
+        self,
+        folder: Path,
+        recipe: Recipe,
+        monkeypatch: pytest.MonkeyPatch,
+        fail: Callable[..., type[BaseException]],
+    ) -> None:
+        open_files = len(list(Path("/proc/self/fd").iterdir()))
+        # Headers are read by the same function: each of the three files takes three reads.
+        with monkeypatch.context() as patch, pytest.raises(fail(patch, 2 if fail is fail_fusing else 12)):
+            ResidentCheckpoint(folder / "base.safetensors", recipe)
+        assert len(list(Path("/proc/self/fd").iterdir())) == open_files
+
+
+def test_repair_touches_only_what_is_torn_or_differs(
+    folder: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch, small_batches: None
+) -> None:
+    with ResidentCheckpoint(folder / "base.safetensors", recipe, threads=1) as resident:
+        with monkeypatch.context() as patch:
+            fail_fusing(patch, 3)
+            with pytest.raises(KeyboardInterrupt):
+                resident.bind(1)
+        assert resident.state.torn == (f"{PREFIX}e.weight",)
+        assert resident.bind(1).fused == 1
+
+
+class TestNonfinite:
+    @pytest.fixture
+    def model(self, tmp_path: Path) -> tuple[Path, Recipe]:
+        huge = pair("x", 4, 1, 4)
+        huge = {key: np.full_like(value, 3e30) for key, value in huge.items()}
+        tensors = {"x.weight": weight(4, 4), "y.weight": weight(4, 4)}
+        path = write(tmp_path / "base.safetensors", tensors)
+        d = write(tmp_path / "d.safetensors", {**huge, **pair("y", 4, 1, 4)})
+        return path, Recipe.named("a2vid_two_stage", distilled_lora=d)
+
+    def test_is_refused_by_key_and_count(self, model: tuple[Path, Recipe]) -> None:
+        with ResidentCheckpoint(*model) as resident:
+            with refused("nonfinite", "base.safetensors", "16 values of x.weight", "1 such"):
+                resident.bind(1)
+            assert resident.state.name == "unfinished phase1" and resident.state.torn == ("x.weight",)
+            resident.bind(0)
+            assert resident.state.name == "phase0" and np.isfinite(resident.tensors["x.weight"]).all()
+
+    def test_never_reaches_the_live_copy_of_a_doubled_tensor(self, model: tuple[Path, Recipe]) -> None:
+        with ResidentCheckpoint(*model, memory_budget=BUDGET) as resident:
+            with refused("nonfinite", "x.weight"):
+                resident.bind(1)
+            assert resident.state.name == "phase0" and np.isfinite(resident.tensors["x.weight"]).all()
+
+    def test_may_be_allowed(self, model: tuple[Path, Recipe]) -> None:
+        with ResidentCheckpoint(*model, allow_nonfinite=True) as resident:
+            resident.bind(1)
+            assert resident.state.name == "phase1" and not np.isfinite(resident.tensors["x.weight"]).any()
+
+
+class TestBackground:
+    def test_future_gives_the_report(self, folder: Path, recipe: Recipe) -> None:
+        with ResidentCheckpoint(folder / "base.safetensors", recipe) as resident:
+            report = resident.bind_async("phase1").result()
+            assert (report.state, report.fused) == ("phase1", 3)
+            assert holds(resident, folder, 1)
+
+    def test_future_gives_the_error(self, folder: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+        with ResidentCheckpoint(folder / "base.safetensors", recipe) as resident:
+            with monkeypatch.context() as patch:
+                fail_reading(patch, 1)
+                future = resident.bind_async(1)
+                with pytest.raises(OSError, match="Input/output"):
+                    future.result()
+            resident.bind(1)
+            assert holds(resident, folder, 1)
+
+    def test_an_unknown_phase_is_refused_at_once(self, folder: Path, recipe: Recipe) -> None:
+        with ResidentCheckpoint(folder / "base.safetensors", recipe) as resident, refused("unknown-phase"):
+            resident.bind_async(5)
+
+    def test_calls_run_in_the_order_they_were_made(self, folder: Path, recipe: Recipe) -> None:
+        with ResidentCheckpoint(folder / "base.safetensors", recipe) as resident:
+            for phases in [(1, 0, 1, "base"), ("base", 1, 0), (1, 1, 0, 1)]:
+                futures = [resident.bind_async(phase) for phase in phases[:-1]]
+                resident.bind(phases[-1])
+                assert all(future.done() for future in futures)
+                assert holds(resident, folder, phases[-1])
+
+    def test_overlapping_calls_are_serialised(
+        self, folder: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        running, most = 0, 0
+
+        def watched(*args: Any) -> Any:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            time.sleep(0.001)
+            try:
+                return carry_out(*args)
+            finally:
+                running -= 1
+
+        from ltx2c.engines import residency
+
+        carry_out = residency.carry_out
+        monkeypatch.setattr(residency, "carry_out", watched)
+        with ResidentCheckpoint(folder / "base.safetensors", recipe) as resident:
+
+            def wander(seed: int) -> None:
+                walk = random.Random(seed)
+                for _ in range(15):
+                    phase = walk.choice([0, 1, "base"])
+                    if walk.random() < 0.5:
+                        resident.bind(phase)
+                    else:
+                        resident.bind_async(phase)
+
+            threads = [threading.Thread(target=wander, args=(seed,)) for seed in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            resident.bind_async(1).result()
+            assert most == 1
+            name = resident.state.name
+            assert holds(resident, folder, 1) and name == "phase1"
+
+    def test_close_waits(self, folder: Path, recipe: Recipe) -> None:
+        resident = ResidentCheckpoint(folder / "base.safetensors", recipe)
+        future = resident.bind_async(1)
+        resident.close()
+        assert future.done() and future.result().state == "phase1"
+
+
+class TestSwitch:
+    def test_exchanges_contents_and_keeps_addresses(self) -> None:
+        size = arena.HUGE_PAGE
+        memory, spare = arena.allocate(3 * size), arena.allocate(size)
+        memory[:], spare[:] = 1, 2
+        arena.switch(memory[:size], spare)
+        assert (memory[:size] == 2).all() and (memory[size:] == 1).all() and (spare == 1).all()
+
+    @pytest.mark.parametrize("at", [1, 2, 3])
+    def test_that_the_kernel_refuses_leaves_contents_exchanged_or_untouched(
+        self, monkeypatch: pytest.MonkeyPatch, at: int
+    ) -> None:
+        size = 2 * arena.HUGE_PAGE
+        one, other = arena.allocate(size), arena.allocate(size)
+        one[:], other[:] = 1, 2
+        move, calls = arena._move_pages, []
+
+        def refusing(source: arena.Bytes, target: arena.Bytes) -> bool:
+            calls.append(1)
+            return False if len(calls) == at else move(source, target)
+
+        monkeypatch.setattr(arena, "_move_pages", refusing)
+        if at == 1:  # nothing has moved yet: bytes are copied instead
+            arena.switch(one, other)
+            assert (one == 2).all() and (other == 1).all()
+        else:
+            with pytest.raises(OSError):
+                arena.switch(one, other)
+            assert (one == 1).all() and (other == 2).all()
