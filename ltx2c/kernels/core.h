@@ -117,7 +117,8 @@ typedef struct {
 enum {
     LTX2C_UNIT = 8,      /* panels packed at a time: one visit per row of A touches all of them */
     LTX2C_CHUNK = 512,   /* bf16 values handed to a packing function at a time */
-    LTX2C_MAX_PANEL = 64 /* columns */
+    LTX2C_MAX_PANEL = 64, /* columns */
+    LTX2C_PEAK_STEPS = 200000
 };
 
 typedef struct {
@@ -134,6 +135,9 @@ typedef struct {
     void (*pack_b)(uint32_t *to, const uint16_t *row, size_t count, const float *scale, ltx2c_bounds *bounds);
     /* Computes a strip; returns how many values became inf or NaN where the weight was finite. */
     uint64_t (*strip)(const ltx2c_strip *strip);
+    /* Multiply-adds per call of `peak`, which does nothing but the strip's innermost instruction, on registers. */
+    uint64_t peak_macs;
+    float (*peak)(float seed);
 } ltx2c_kernel;
 
 /* ---- The contract's scalar conversions ------------------------------------------------------------------------------ */

@@ -33,7 +33,9 @@ cdef extern from "dispatch.h" nogil:
 
     ctypedef struct ltx2c_kernel:
         const char *name
-        const char *(*obstacle)()
+        const char *(*obstacle)() noexcept nogil
+        uint64_t peak_macs
+        float (*peak)(float seed) noexcept nogil
 
     enum:
         LTX2C_KERNEL_COUNT
@@ -138,3 +140,22 @@ cdef class Jobs:
                 ltx2c_run_block(&batch, threadid())
         ltx2c_close_batch(&batch)
         return [self.jobs[j].nonfinite for j in range(self.job_count)]
+
+
+def peak(str kernel, int threads):
+    """Run a kernel's innermost instruction on registers alone. Returns the multiply-adds done by all threads."""
+    cdef const ltx2c_kernel *chosen = find_kernel(kernel)
+    cdef float total = 0
+    cdef int i
+    with nogil, parallel(num_threads=threads):
+        for i in prange(threads, schedule="static", chunksize=1):
+            total += chosen.peak(1.0)
+    return chosen.peak_macs * threads if total else 0
+
+
+def touch(uint64_t[::1] values, int threads):
+    """Read, change and write back every value in place: the least traffic a fusion in place can have."""
+    cdef Py_ssize_t i
+    with nogil, parallel(num_threads=threads):
+        for i in prange(values.shape[0], schedule="static"):
+            values[i] ^= 1

@@ -188,6 +188,20 @@ static uint64_t ltx2c_genoa_strip(const ltx2c_strip *s) {
     return by_rows[s->rows - 1](s);
 }
 
+static float ltx2c_genoa_peak(float seed) {
+    const __m512bh value = (__m512bh)_mm512_set1_ps(seed);
+    ltx2c_skylake_tile sum;
+    ltx2c_skylake_distinct(sum, seed);
+    for (size_t k = 0; k < LTX2C_PEAK_STEPS; k++) {
+        LTX2C_UNROLL
+        for (int r = 0; r < LTX2C_SKYLAKE_ROWS; r++) {
+            LTX2C_UNROLL
+            for (int v = 0; v < LTX2C_SKYLAKE_VECTORS; v++) sum[r][v] = _mm512_dpbf16_ps(sum[r][v], value, value);
+        }
+    }
+    return ltx2c_skylake_total(sum);
+}
+
 static const ltx2c_kernel ltx2c_genoa = {
     .name = "genoa",
     .obstacle = ltx2c_genoa_obstacle,
@@ -197,6 +211,8 @@ static const ltx2c_kernel ltx2c_genoa = {
     .pack_a = ltx2c_genoa_pack_a,
     .pack_b = ltx2c_genoa_pack_b,
     .strip = ltx2c_genoa_strip,
+    .peak_macs = (uint64_t)LTX2C_PEAK_STEPS * LTX2C_SKYLAKE_ROWS * LTX2C_SKYLAKE_PANEL * 2,
+    .peak = ltx2c_genoa_peak,
 };
 
 #if defined(__clang__)

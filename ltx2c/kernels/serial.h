@@ -61,6 +61,13 @@ static uint64_t ltx2c_serial_strip(const ltx2c_strip *s) {
     return nonfinite;
 }
 
+static float ltx2c_serial_peak(float seed) {
+    float sum[LTX2C_SERIAL_PANEL] = {0};
+    for (size_t k = 0; k < LTX2C_PEAK_STEPS; k++)
+        for (size_t c = 0; c < LTX2C_SERIAL_PANEL; c++) sum[c] += seed * (float)c;
+    return sum[0] + sum[LTX2C_SERIAL_PANEL - 1];
+}
+
 static const ltx2c_kernel ltx2c_serial = {
     .name = "serial",
     .obstacle = ltx2c_serial_obstacle,
@@ -70,6 +77,8 @@ static const ltx2c_kernel ltx2c_serial = {
     .pack_a = ltx2c_serial_pack_a,
     .pack_b = ltx2c_serial_pack_b,
     .strip = ltx2c_serial_strip,
+    .peak_macs = LTX2C_PEAK_STEPS * LTX2C_SERIAL_PANEL,
+    .peak = ltx2c_serial_peak,
 };
 
 #endif

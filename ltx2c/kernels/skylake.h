@@ -270,6 +270,36 @@ static uint64_t ltx2c_skylake_strip(const ltx2c_strip *s) {
     return by_rows[s->rows - 1](s);
 }
 
+/* Accumulators that no compiler can take for one another; and something that depends on all of them. */
+LTX2C_INLINE void ltx2c_skylake_distinct(ltx2c_skylake_tile sum, float seed) {
+    LTX2C_UNROLL
+    for (int r = 0; r < LTX2C_SKYLAKE_ROWS; r++) {
+        LTX2C_UNROLL
+        for (int v = 0; v < LTX2C_SKYLAKE_VECTORS; v++) sum[r][v] = _mm512_set1_ps(seed * (float)(8 * r + v));
+    }
+}
+
+static float ltx2c_skylake_total(ltx2c_skylake_tile sum) {
+    __m512 total = _mm512_setzero_ps();
+    for (int r = 0; r < LTX2C_SKYLAKE_ROWS; r++)
+        for (int v = 0; v < LTX2C_SKYLAKE_VECTORS; v++) total = _mm512_add_ps(total, sum[r][v]);
+    return _mm512_reduce_add_ps(total);
+}
+
+static float ltx2c_skylake_peak(float seed) {
+    const __m512 value = _mm512_set1_ps(seed);
+    ltx2c_skylake_tile sum;
+    ltx2c_skylake_distinct(sum, seed);
+    for (size_t k = 0; k < LTX2C_PEAK_STEPS; k++) {
+        LTX2C_UNROLL
+        for (int r = 0; r < LTX2C_SKYLAKE_ROWS; r++) {
+            LTX2C_UNROLL
+            for (int v = 0; v < LTX2C_SKYLAKE_VECTORS; v++) sum[r][v] = _mm512_fmadd_ps(value, value, sum[r][v]);
+        }
+    }
+    return ltx2c_skylake_total(sum);
+}
+
 static const ltx2c_kernel ltx2c_skylake = {
     .name = "skylake",
     .obstacle = ltx2c_skylake_obstacle,
@@ -279,6 +309,8 @@ static const ltx2c_kernel ltx2c_skylake = {
     .pack_a = ltx2c_skylake_pack_a,
     .pack_b = ltx2c_skylake_pack_b,
     .strip = ltx2c_skylake_strip,
+    .peak_macs = (uint64_t)LTX2C_PEAK_STEPS * LTX2C_SKYLAKE_ROWS * LTX2C_SKYLAKE_PANEL,
+    .peak = ltx2c_skylake_peak,
 };
 
 #if defined(__clang__)
