@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ltx2c.adapters import Adapter
+from ltx2c.engines.digests import Digests
 from ltx2c.engines.file import write_fused
 from ltx2c.engines.outputs import lay_out
 from ltx2c.engines.progress import OnProgress
 from ltx2c.engines.report import FuseReport
 from ltx2c.files import Checkpoint
 from ltx2c.files.destination import Destination
-from ltx2c.files.layout import FileLayout
+from ltx2c.files.layout import OutputLayout
 from ltx2c.plan import Plan, plan_fuse
 from ltx2c.plan.match import OnUnmatched
 
@@ -30,27 +31,45 @@ def fuse_checkpoint(
     unmatched: OnUnmatched = "error",
     force: bool = False,
     allow_nonfinite: bool = False,
+    max_shard_bytes: int | None = None,
+    sha256: bool = False,
+    expect_sha256: Sequence[str] = (),
     progress: OnProgress | None = None,
 ) -> FuseReport:
     """Fuse adapters into a checkpoint and write the result, whole or not at all.
 
     Args:
-        base: a ``.safetensors`` file.
-        adapters: ``(path, strength)`` in fusion order.
-        out: the file to write; its folder must exist.
+        base: a ``.safetensors`` file, a folder of shards, or its ``.safetensors.index.json``.
+        adapters: ``(path, strength)`` in fusion order; files or sharded folders alike.
+        out: the file to write, or the folder where the base is sharded; it is to be created in a folder that exists.
         threads: to compute with; None for what this process may use.
         unmatched: ``"warn"`` goes on without adapter pairs that have no home in the base, and reports them.
         force: whether to replace ``out`` where it exists.
         allow_nonfinite: whether to keep a result with infinities or NaN where the base was finite.
+        max_shard_bytes: write a folder of shards of at most so many tensor bytes each, however the base is sharded.
+        sha256: whether to report full digests of base, adapters and output; the adapters' enter the metadata too.
+        expect_sha256: digests that the base and then each adapter must have, as far as given. Implies ``sha256``.
         progress: called now and then, in the calling thread.
 
     Raises:
         OSError: as the system raised it.
-        RefusedError: whatever stands against the fuse. Almost all of that is found before a weight is read.
+        RefusedError: whatever stands against the fuse. All but ``nonfinite``, ``file-changed``, ``wrong-sha256`` (of
+            the base) and an output that appears meanwhile is found before a weight is read.
     """
     with opened_plan(base, adapters, unmatched=unmatched) as plan:
-        output = check_output(plan, out, force=force)
-        return write_fused(plan, *output, threads=threads, allow_nonfinite=allow_nonfinite, progress=progress)
+        layout, destination = check_output(plan, out, force=force, max_shard_bytes=max_shard_bytes)
+        digests = Digests(plan, expect_sha256) if sha256 or expect_sha256 else None
+        if digests is not None:
+            layout = lay_out(plan, max_shard_bytes=max_shard_bytes, adapter_sha256=digests.of_adapters())
+        return write_fused(
+            plan,
+            layout,
+            destination,
+            threads=threads,
+            allow_nonfinite=allow_nonfinite,
+            digests=digests,
+            progress=progress,
+        )
 
 
 @contextlib.contextmanager
@@ -67,15 +86,21 @@ def opened_plan(
 class Output(NamedTuple):
     """A plan's output, laid out, and its checked destination."""
 
-    layout: FileLayout
+    layout: OutputLayout
     destination: Destination
 
 
-def check_output(plan: Plan, out: StrPath, *, force: bool = False) -> Output:
-    """Make sure, without writing, that a plan's output can be put at ``out``. Raises as ``Destination.check`` does."""
-    layout = lay_out(plan)
+def check_output(plan: Plan, out: StrPath, *, force: bool = False, max_shard_bytes: int | None = None) -> Output:
+    """Make sure, without writing, that a plan's output can be put at ``out``.
+
+    Raises:
+        OSError: as the system says.
+        RefusedError: as ``lay_out`` and ``Destination.check`` do.
+    """
+    layout = lay_out(plan, max_shard_bytes=max_shard_bytes)
     checkpoints = (plan.base, *(adapter.checkpoint for adapter, _ in plan.adapters))
     inputs = [
         path for checkpoint in checkpoints for path in (checkpoint.path, *(file.path for file in checkpoint.files))
     ]
-    return Output(layout, Destination.check(out, inputs=inputs, needed_bytes=layout.size, force=force))
+    destination = Destination.check(out, inputs=inputs, needed_bytes=layout.size, force=force, folder=layout.is_folder)
+    return Output(layout, destination)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ BLOCK_BYTES = 16 << 20
 
 Terms = Mapping[str, tuple[Term, ...]]
 Array = npt.NDArray[Any]
+Watch = Callable[[TensorFile, int, memoryview], None]
 
 
 class Piece(NamedTuple):
@@ -110,14 +111,16 @@ class Factors:
 class BlockFuser:
     """The two steps of the pipeline: read a block with the factors that it needs, and fuse it where it lies."""
 
-    def __init__(self, terms: Terms, threads: int) -> None:
+    def __init__(self, terms: Terms, threads: int, watch: Watch | None = None) -> None:
+        """``threads``: to use for each block. ``watch``: is shown the base's bytes as they are read."""
         self._terms = terms
         self._threads = threads
+        self._watch = watch
         self._factors = Factors(terms)
 
     def read(self, block: Block, buffer: memoryview) -> list[Job]:
         """Fill ``buffer`` from byte ``block.lead`` on; the jobs that fuse it in place. Called in file order."""
-        read_block(block, buffer)
+        read_block(block, buffer, self._watch)
         jobs = []
         at = block.lead
         for tensor, start, nbytes in block.pieces:
@@ -147,11 +150,14 @@ class Fused(NamedTuple):
     macs: int
 
 
-def read_block(block: Block, buffer: memoryview) -> None:
+def read_block(block: Block, buffer: memoryview, watch: Watch | None = None) -> None:
     """Read a block's bytes to where they lie in ``buffer``, in as few calls as their sources allow."""
     at = block.lead
     for file, offset, nbytes in _runs(block):
-        file.read_into(buffer[at : at + nbytes], offset)
+        data = buffer[at : at + nbytes]
+        file.read_into(data, offset)
+        if watch is not None:
+            watch(file, offset, data)
         at += nbytes
 
 

@@ -7,20 +7,21 @@ in it are fused where they lie, and the buffer is written. Several blocks are un
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 from ltx2c import kernels
-from ltx2c.engines.blocks import BlockFuser, buffer_bytes, cut_into_blocks
+from ltx2c.engines.blocks import BlockFuser, Fused, buffer_bytes, cut_into_blocks
+from ltx2c.engines.digests import Digests
 from ltx2c.engines.pipeline import Stage, new_buffer, run_pipeline
 from ltx2c.engines.progress import OnProgress, Progress
 from ltx2c.engines.report import FuseReport, adapter_reports
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.destination import Destination, Staged
-from ltx2c.files.direct import OutputFile
-from ltx2c.files.layout import PAGE, FileLayout
+from ltx2c.files.direct import OutputFile, write_small_file
+from ltx2c.files.layout import PAGE, FileLayout, OutputLayout
 from ltx2c.plan import Plan
 from ltx2c.threads import resolve_threads
 
@@ -30,11 +31,12 @@ WORKERS = 2  # one computes while another's block is read or written; more would
 
 def write_fused(
     plan: Plan,
-    layout: FileLayout,
+    layout: OutputLayout,
     destination: Destination,
     *,
     threads: int | None = None,
     allow_nonfinite: bool = False,
+    digests: Digests | None = None,
     progress: OnProgress | None = None,
 ) -> FuseReport:
     """Write the fused checkpoint, whole or not at all.
@@ -43,27 +45,38 @@ def write_fused(
         layout: of the output, from ``lay_out(plan)``.
         threads: to compute with; None for what this process may use.
         allow_nonfinite: whether to keep a result with infinities or NaN where the base was finite.
+        digests: take full digests of the base and of the output into this.
         progress: called after each block, in the calling thread.
 
     Raises:
         OSError: reading or writing failed; nothing is left at the destination.
-        RefusedError: ``nonfinite``, ``file-changed``, ``output-busy``, ``output-exists``, ``threads``.
+        RefusedError: ``nonfinite``, ``file-changed``, ``output-busy``, ``output-exists``, ``wrong-sha256``,
+            ``threads``.
     """
     began = time.perf_counter()
     count = resolve_threads(threads)
     with destination.stage() as staged:
         _check_inputs_unchanged(plan)
-        nonfinite = _write_file(plan, layout, staged.file(layout.name), count, allow_nonfinite, progress)
+        writer = _Writer(plan, count, allow_nonfinite, digests, progress)
+        for file in layout.files:
+            writer.write(
+                file, staged.file(file.name), destination.path / file.name if layout.is_folder else destination.path
+            )
+        if layout.is_folder:
+            write_small_file(staged.file(layout.index_name), layout.index)
+        if digests is not None:
+            digests.finish_base()
         _check_inputs_unchanged(plan)
         staged.publish()
     return FuseReport(
         out=destination.path,
-        tensors=len(layout.tensors),
+        tensors=len(plan.base.tensors),
         tensors_fused=len(plan.terms),
         adapters=adapter_reports(plan),
         unmatched=tuple(pair.key for pair in plan.unmatched),
         notes=(*plan.notes, *_stale_notes(staged)),
-        nonfinite=nonfinite,
+        nonfinite=dict(writer.nonfinite),
+        sha256={str(path): digest for path, digest in digests.by_path.items()} if digests else {},
         bytes_read=plan.bytes_read,
         bytes_written=plan.bytes_written,
         macs=plan.macs,
@@ -73,58 +86,77 @@ def write_fused(
     )
 
 
-def _write_file(
-    plan: Plan, layout: FileLayout, path: Path, threads: int, allow_nonfinite: bool, progress: OnProgress | None
-) -> dict[str, int]:
-    workers = min(WORKERS, threads)
-    fuser = BlockFuser(plan.terms, threads // workers)
-    nonfinite: Counter[str] = Counter()
-    macs = written = 0
-    blocks = run_pipeline(
-        cut_into_blocks(layout.tensors, plan.terms),
-        Stage(fuser.read, fuser.fuse),
-        buffers=BUFFERS,
-        buffer_bytes=buffer_bytes((tensor for tensor, _ in layout.tensors), plan.terms),
-        workers=workers,
-    )
-    with contextlib.closing(OutputFile(path, layout.size)) as output, contextlib.closing(blocks):
-        _append_header(output, layout.header)
-        for block, buffer, fused in blocks:
-            nonfinite.update(fused.nonfinite)
-            if not allow_nonfinite:
-                _refuse_nonfinite(plan, nonfinite, going_on=block.pieces[-1].tensor.key)
-            output.append(buffer, block.nbytes)
-            macs += fused.macs
-            written += block.nbytes
-            if progress is not None:
-                progress(Progress(written, plan.bytes_written, macs, plan.macs))
-        if not allow_nonfinite:
-            _refuse_nonfinite(plan, nonfinite)
-        output.finish()
-    return dict(nonfinite)
+class _Writer:
+    """Writes the files of one result, one after the other, over the same buffers.
+
+    Attributes:
+        nonfinite: weight key -> results that are infinite or NaN where the base was finite.
+    """
+
+    def __init__(
+        self, plan: Plan, threads: int, allow_nonfinite: bool, digests: Digests | None, progress: OnProgress | None
+    ) -> None:
+        self.nonfinite: Counter[str] = Counter()
+        self._plan = plan
+        self._allow_nonfinite = allow_nonfinite
+        self._digests = digests
+        self._progress = progress
+        self._workers = min(WORKERS, threads)
+        self._fuser = BlockFuser(plan.terms, threads // self._workers, digests.feed if digests else None)
+        size = buffer_bytes(plan.base.tensors.values(), plan.terms)
+        self._buffers = [new_buffer(size) for _ in range(BUFFERS)]
+        self._written = self._macs = 0
+
+    def write(self, layout: FileLayout, path: Path, known_as: Path) -> None:
+        """Write one file to ``path``; ``known_as`` is where it will be once it is published."""
+        digest = hashlib.sha256() if self._digests else None
+        blocks = run_pipeline(
+            cut_into_blocks(layout.tensors, self._plan.terms),
+            Stage(self._fuser.read, self._fuser.fuse),
+            buffers=self._buffers,
+            workers=self._workers,
+        )
+        with contextlib.closing(OutputFile(path, layout.size, digest)) as output, contextlib.closing(blocks):
+            _append_header(output, layout.header, self._buffers[0])
+            for block, buffer, fused in blocks:
+                self._count_nonfinite(fused, going_on=block.pieces[-1].tensor.key)
+                output.append(buffer, block.nbytes)
+                self._report(block.nbytes, fused.macs)
+            self._refuse_nonfinite()
+            output.finish()
+        if self._digests and digest:
+            self._digests.by_path[known_as] = digest.hexdigest()
+
+    def _report(self, written: int, macs: int) -> None:
+        self._written += written
+        self._macs += macs
+        if self._progress is not None:
+            self._progress(Progress(self._written, self._plan.bytes_written, self._macs, self._plan.macs))
+
+    def _count_nonfinite(self, fused: Fused, going_on: str) -> None:
+        self.nonfinite.update(fused.nonfinite)
+        self._refuse_nonfinite(going_on)
+
+    def _refuse_nonfinite(self, going_on: str | None = None) -> None:
+        """Refuse at the first weight that is complete: of ``going_on`` more may come, and its count is not final."""
+        if self._allow_nonfinite:
+            return
+        for key, count in self.nonfinite.items():
+            if key != going_on:
+                raise RefusedError(
+                    f"{printable(self._plan.base.path)}: fused weight {printable(key)} has {count} infinite or NaN "
+                    "values where the base is finite; nothing was written; --allow-nonfinite keeps them",
+                    code="nonfinite",
+                )
 
 
-def _append_header(output: OutputFile, header: bytes) -> None:
-    for chunk in _chunks(memoryview(header), 1 << 20):
+def _append_header(output: OutputFile, header: bytes, buffer: memoryview) -> None:
+    room = len(buffer) - 2 * PAGE
+    for at in range(0, len(header), room):
+        chunk = header[at : at + room]
         lead = output.position % PAGE
-        buffer = new_buffer(2 * PAGE + (1 << 20))
         buffer[lead : lead + len(chunk)] = chunk
         output.append(buffer, len(chunk))
-
-
-def _chunks(data: memoryview, size: int) -> Iterator[memoryview]:
-    return (data[at : at + size] for at in range(0, len(data), size))
-
-
-def _refuse_nonfinite(plan: Plan, counts: Counter[str], going_on: str | None = None) -> None:
-    """Refuse at the first weight that is complete: of ``going_on`` more blocks may come, and its count is not final."""
-    for key, count in counts.items():
-        if key != going_on:
-            raise RefusedError(
-                f"{printable(plan.base.path)}: fused weight {printable(key)} has {count} infinite or NaN values where "
-                "the base is finite; nothing was written; --allow-nonfinite keeps them",
-                code="nonfinite",
-            )
 
 
 def _check_inputs_unchanged(plan: Plan) -> None:

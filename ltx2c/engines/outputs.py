@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ltx2c.adapters import Adapter
-from ltx2c.files.layout import FileLayout, plan_file
+from ltx2c.errors import RefusedError
+from ltx2c.files import Checkpoint, StoredTensor, TensorFile
+from ltx2c.files.index import INDEX_SUFFIX, Index
+from ltx2c.files.layout import FileLayout, OutputLayout, plan_file
 from ltx2c.plan import Plan
 from ltx2c.version import CONTRACT, __version__
 
@@ -17,17 +20,68 @@ CONTRACT_KEY = "ltx2c.contract"
 ADAPTERS_KEY = "ltx2c.adapters"
 
 
-def lay_out(plan: Plan) -> FileLayout:
-    """The output file: the base's keys in its order, its dtypes, its metadata and ours.
+def lay_out(
+    plan: Plan, *, max_shard_bytes: int | None = None, adapter_sha256: Sequence[str] | None = None
+) -> OutputLayout:
+    """The output: the base's keys in its order, its dtypes, its metadata and ours; sharded as the base is.
+
+    Args:
+        max_shard_bytes: shard anew, with at most so many tensor bytes in each (or one tensor).
+        adapter_sha256: digests of the adapters' whole content, for the metadata.
 
     Raises:
-        RefusedError: ``header-length``.
+        RefusedError: ``header-length``, ``max-shard-size``.
     """
-    return plan_file(plan.base.path.name, plan.base.tensors.values(), fused_metadata(plan))
+    base, ours = plan.base, _provenance(plan, adapter_sha256)
+    if max_shard_bytes is not None:
+        return _sharded_anew(base, ours, max_shard_bytes)
+    groups: dict[TensorFile, list[StoredTensor]] = {file: [] for file in base.files}
+    for tensor in base.tensors.values():
+        groups[tensor.file].append(tensor)
+    files = tuple(plan_file(file.path.name, group, {**file.metadata, **ours}) for file, group in groups.items())
+    return _with_index(files, base.index_name, base) if base.index else OutputLayout(files)
 
 
-def fused_metadata(plan: Plan) -> dict[str, str]:
-    """The base's metadata with how the file came about. No times: the same inputs give the same bytes.
+def _sharded_anew(base: Checkpoint, ours: Mapping[str, str], max_shard_bytes: int) -> OutputLayout:
+    if max_shard_bytes < 1:
+        raise RefusedError(f"the largest shard must be 1 byte or more, not {max_shard_bytes}", code="max-shard-size")
+    stem = _stem(base)
+    groups = _shards(base.tensors.values(), max_shard_bytes)
+    files = tuple(
+        plan_file(f"{stem}-{number:05}-of-{len(groups):05}.safetensors", group, {**base.metadata, **ours})
+        for number, group in enumerate(groups, 1)
+    )
+    return _with_index(files, f"{stem}{INDEX_SUFFIX}", base)
+
+
+def _stem(base: Checkpoint) -> str:
+    return (base.index_name or base.files[0].path.name).removesuffix(INDEX_SUFFIX).removesuffix(".safetensors")
+
+
+def _shards(tensors: Iterable[StoredTensor], max_bytes: int) -> list[list[StoredTensor]]:
+    """Consecutive tensors, as many as fit; a larger one stands alone."""
+    shards: list[list[StoredTensor]] = []
+    held = 0
+    for tensor in tensors:
+        if not shards or held + tensor.nbytes > max_bytes:
+            shards.append([])
+            held = 0
+        shards[-1].append(tensor)
+        held += tensor.nbytes
+    return shards or [[]]
+
+
+def _with_index(files: tuple[FileLayout, ...], name: str, base: Checkpoint) -> OutputLayout:
+    shard_of = {placed.tensor.key: file.name for file in files for placed in file.tensors}
+    keys = base.index.weight_map if base.index else base.tensors
+    metadata = dict(base.index.metadata) if base.index else {}
+    metadata["total_size"] = sum(tensor.nbytes for tensor in base.tensors.values())
+    index = Index(metadata, {key: shard_of[key] for key in keys})
+    return OutputLayout(files, name, index.as_bytes())
+
+
+def _provenance(plan: Plan, adapter_sha256: Sequence[str] | None) -> dict[str, str]:
+    """How the file came about. No times: the same inputs give the same bytes.
 
     Fusing into a file that ltx2c has fused before adds to its list of adapters.
     """
@@ -35,8 +89,9 @@ def fused_metadata(plan: Plan) -> dict[str, str]:
         {**_identity(adapter), "strength": strength, "pairs": fused}
         for (adapter, strength), fused in zip(plan.adapters, plan.pairs_fused, strict=True)
     ]
+    for entry, digest in zip(adapters, adapter_sha256 or (), strict=False):
+        entry["content_sha256"] = digest
     return {
-        **plan.base.metadata,
         VERSION_KEY: __version__,
         CONTRACT_KEY: CONTRACT,
         ADAPTERS_KEY: json.dumps([*_fused_before(plan.base.metadata), *adapters]),

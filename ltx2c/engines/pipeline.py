@@ -42,8 +42,7 @@ def run_pipeline(
     items: Iterable[ItemT],
     stage: Stage[ItemT, LoadedT, ResultT],
     *,
-    buffers: int,
-    buffer_bytes: int,
+    buffers: Iterable[memoryview],
     workers: int,
 ) -> Generator[tuple[ItemT, memoryview, ResultT], None, None]:
     """Yield every item with its buffer and result, in order, while later ones are being read and computed.
@@ -53,8 +52,8 @@ def run_pipeline(
     """
     free: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
     turns: queue.SimpleQueue[tuple[ItemT, memoryview, Future[ResultT]] | BaseException | None] = queue.SimpleQueue()
-    for _ in range(buffers):
-        free.put(new_buffer(buffer_bytes))
+    for buffer in buffers:
+        free.put(buffer)
     stopped = threading.Event()
 
     def read_all(pool: ThreadPoolExecutor) -> None:

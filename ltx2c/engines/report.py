@@ -30,6 +30,7 @@ class FuseReport:
         unmatched: keys of pairs that have no home in the base and were left out.
         notes: one line each.
         nonfinite: weight key -> how many results are infinite or NaN where the base was finite.
+        sha256: path -> digest of inputs and outputs; empty where none were asked for.
         bytes_read, bytes_written: tensor bytes.
         macs: multiply-adds.
         seconds: from the first byte read to the result in place, durable.
@@ -43,6 +44,7 @@ class FuseReport:
     unmatched: tuple[str, ...]
     notes: tuple[str, ...]
     nonfinite: dict[str, int]
+    sha256: dict[str, str]
     bytes_read: int
     bytes_written: int
     macs: int

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
+from ltx2c.errors import RefusedError, printable
+from ltx2c.files.index import INDEX_SUFFIX, Index, find_index, read_index, shards_of
 from ltx2c.files.tensorfile import StoredTensor, TensorFile
 
 
@@ -14,16 +18,20 @@ class Checkpoint:
 
     Attributes:
         path: as given.
-        files: the safetensors files in it.
+        files: the safetensors files in it, sorted by name.
+        index: of a folder of shards; None for a single file.
+        index_name: the index's file name, or "".
         tensors: by key, file after file in each header's order.
         metadata: ``__metadata__`` of all files together; the first file that holds a name wins.
         notes: what a person should know of it and nobody refused, one line each.
     """
 
-    def __init__(self, path: Path, files: tuple[TensorFile, ...], notes: tuple[str, ...] = ()) -> None:
+    def __init__(self, path: Path, files: tuple[TensorFile, ...]) -> None:
         self.path = path
         self.files = files
-        self.notes = notes
+        self.index: Index | None = None
+        self.index_name = ""
+        self.notes: tuple[str, ...] = ()
         self.tensors: dict[str, StoredTensor] = {}
         self.metadata: dict[str, str] = {}
         for file in files:
@@ -32,14 +40,54 @@ class Checkpoint:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Checkpoint:
-        """Open a ``.safetensors`` file from its header; no tensor byte is read.
+        """Open a ``.safetensors`` file, a folder of shards, or its index, from the headers; no tensor byte is read.
+
+        Of a folder's shards the index decides which count, and where each key lies. A key that also stands in a shard
+        that the index does not give for it, and shards that it does not name, are left out and listed in ``notes``.
 
         Raises:
             OSError: a file is missing or cannot be read.
-            RefusedError: as ``TensorFile.open`` says.
+            RefusedError: ``no-checkpoint``, ``no-index``, ``several-indexes``, ``shard-missing``,
+                ``shard-key-missing``, or as ``TensorFile.open`` and ``read_index`` say.
         """
         path = Path(path)
+        if path.is_dir():
+            index = find_index(path)
+            return cls._open_shards(path, index) if index else cls(path, (TensorFile.open(_only_file(path)),))
+        if path.name.endswith(INDEX_SUFFIX):
+            return cls._open_shards(path, path)
         return cls(path, (TensorFile.open(path),))
+
+    @classmethod
+    def _open_shards(cls, path: Path, index_path: Path) -> Checkpoint:
+        index = read_index(index_path)
+        folder = index_path.parent
+        with contextlib.ExitStack() as opened:
+            files = tuple(opened.enter_context(_open_shard(folder / name)) for name in shards_of(index.weight_map))
+            checkpoint = cls(path, files)
+            checkpoint.index, checkpoint.index_name = index, index_path.name
+            checkpoint._keep_only_indexed(index, index_path)
+            checkpoint.notes += _stray_notes(folder, files)
+            opened.pop_all()
+        return checkpoint
+
+    def _keep_only_indexed(self, index: Index, index_path: Path) -> None:
+        by_name = {file.path.name: file for file in self.files}
+        for key, name in index.weight_map.items():
+            if key not in by_name[name].tensors:
+                raise RefusedError(
+                    f"{printable(index_path)}: key {printable(key)!r} should be in {printable(name)}, which lacks it",
+                    code="shard-key-missing",
+                )
+        left_out = []
+        self.tensors = {}
+        for file in self.files:
+            for key, tensor in file.tensors.items():
+                if index.weight_map.get(key) == file.path.name:
+                    self.tensors[key] = tensor
+                else:
+                    left_out.append(f"{printable(file.path)}: {printable(key)} is not there by the index: left out")
+        self.notes = tuple(left_out)
 
     def close(self) -> None:
         for file in self.files:
@@ -52,3 +100,35 @@ class Checkpoint:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _open_shard(path: Path) -> TensorFile:
+    try:
+        return TensorFile.open(path)
+    except FileNotFoundError:
+        raise RefusedError(
+            f"{printable(path)}: the index names this shard, and it is missing", code="shard-missing"
+        ) from None
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.name.endswith(".safetensors"))
+
+
+def _only_file(folder: Path) -> Path:
+    files = _files_in(folder)
+    if not files:
+        raise RefusedError(f"{printable(folder)}: holds no .safetensors file", code="no-checkpoint")
+    if len(files) > 1:
+        names = ", ".join(printable(path.name) for path in files[:3])
+        raise RefusedError(
+            f"{printable(folder)}: holds {len(files)} .safetensors files ({names} ...) and no index that joins them",
+            code="no-index",
+        )
+    return files[0]
+
+
+def _stray_notes(folder: Path, files: Iterable[TensorFile]) -> tuple[str, ...]:
+    indexed = {file.path.name for file in files}
+    strays = [path for path in _files_in(folder) if path.name not in indexed]
+    return tuple(f"{printable(path)}: not a shard by the index: ignored" for path in strays)

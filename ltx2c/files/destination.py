@@ -56,6 +56,7 @@ class Destination:
         destination = cls(Path(os.path.abspath(path)), folder, force)  # noqa: PTH100  (resolve() would follow OUT)
         destination._check_parent()
         destination._check_inputs(inputs)
+        destination._check_name()
         destination._check_existing()
         destination._check_room(needed_bytes)
         return destination
@@ -75,6 +76,10 @@ class Destination:
         for source in inputs:
             if self.path.samefile(source):
                 self._refuse(f"it is the input {printable(source)}", "output-is-input")
+
+    def _check_name(self) -> None:
+        if self.folder and self.path.name.endswith(".safetensors"):
+            self._refuse("the result is a folder of shards, and its name is a file's", "output-is-not-folder")
 
     def _check_existing(self) -> None:
         try:
@@ -127,6 +132,7 @@ class Destination:
 
     def _locked_part(self) -> tuple[int, int]:
         """A lock on an empty temporary, and how many bytes a killed run had left in it."""
+        stale = 0
         while True:
             with contextlib.suppress(FileExistsError):
                 self.part.mkdir() if self.folder else self.part.touch(exist_ok=False)
@@ -136,7 +142,7 @@ class Destination:
                 try:
                     self._lock(lock)
                     if _is_at(lock, self.part):
-                        stale = _emptied(self.part)
+                        stale += _emptied(self.part)
                         if self.part.is_dir() == self.folder:
                             return lock, stale
                         _remove(self.part)

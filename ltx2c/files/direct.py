@@ -10,11 +10,19 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Protocol
 
 from ltx2c.files.layout import PAGE
 from ltx2c.files.linux import finish_writeback, reserve, start_writeback
 
 WINDOW_BYTES = 64 << 20  # most that buffered output leaves dirty
+
+
+class Digest(Protocol):
+    """A hash of ``hashlib``."""
+
+    def update(self, data: memoryview, /) -> None:
+        """Take more bytes."""
 
 
 class OutputFile:
@@ -24,8 +32,12 @@ class OutputFile:
         position: bytes appended so far.
     """
 
-    def __init__(self, path: Path, size: int) -> None:
+    def __init__(self, path: Path, size: int, digest: Digest | None = None) -> None:
         """Take over ``path``, which exists and is empty.
+
+        Args:
+            size: of the file in the end.
+            digest: a hash to update with everything that is appended.
 
         Raises:
             OSError: as the system says, ENOSPC where ``size`` bytes do not fit.
@@ -33,6 +45,7 @@ class OutputFile:
         self.position = 0
         self._path = path
         self._size = size
+        self._digest = digest
         self._carried = b""
         self._written = 0
         self._window = 0
@@ -59,6 +72,8 @@ class OutputFile:
         buffer[:lead] = self._carried
         self.position += size
         end = lead + size
+        if self._digest is not None:
+            self._digest.update(buffer[lead:end])
         if self.position == self._size:
             whole = -(-end // PAGE) * PAGE
             buffer[end:whole] = bytes(whole - end)
@@ -111,6 +126,14 @@ class OutputFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def write_small_file(path: Path, content: bytes) -> None:
+    """Fill a file that exists, durably, in one go."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _open_for_output(path: Path) -> tuple[int, bool]:

@@ -38,6 +38,29 @@ class FileLayout:
     size: int
 
 
+@dataclass(frozen=True)
+class OutputLayout:
+    """A whole result: one file, or the shards of a folder with their index.
+
+    Attributes:
+        files: in the order in which they are written.
+        index_name, index: the index's file name and content; both empty for a single file.
+    """
+
+    files: tuple[FileLayout, ...]
+    index_name: str = ""
+    index: bytes = field(default=b"", repr=False)
+
+    @property
+    def is_folder(self) -> bool:
+        return bool(self.index_name)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files together."""
+        return sum(file.size for file in self.files) + len(self.index)
+
+
 def plan_file(name: str, tensors: Iterable[StoredTensor], metadata: Mapping[str, str]) -> FileLayout:
     """Lay out a file that holds ``tensors``, its header listing them in the order given.
 
