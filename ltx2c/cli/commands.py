@@ -19,6 +19,7 @@ COMMANDS = {
     "fuse": ("ltx2c.cli.fuse", "fuse LoRA adapters into a checkpoint and write the result"),
     "inspect": ("ltx2c.cli.inspect", "say what a checkpoint or an adapter holds, and whether they fit"),
     "synth": ("ltx2c.cli.synth", "write LTX-2.5-shaped files to try things out on"),
+    "plan": ("ltx2c.cli.plan", "what the renders of a pipeline will cost, beside the naive order"),
     "demo": ("ltx2c.cli.demo", "synthesise, fuse and check, in one go"),
     "info": ("ltx2c.cli.info", "versions, CPU features, the kernel chosen and why, threads"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Mapping
@@ -120,7 +121,6 @@ class ResidentCheckpoint:
         threads = resolve_threads(threads)
         self.recipe = recipe
         self._allow_nonfinite = allow_nonfinite
-        self._kept_factors: dict[Pair, tuple[Array, Array]] | None = {} if keep_adapters else None
         self._lock = Lock()
         self._background: ThreadPoolExecutor | None = None
         self._pending: Future[BindReport] | None = None
@@ -142,7 +142,8 @@ class ResidentCheckpoint:
                 checkpoint, states, memory_budget, lambda key: slot_bytes(checkpoint.tensors[key], widened)
             )
             memory = ResidentMemory(checkpoint, self.doubled, widened)
-            self._residency = Residency(checkpoint, memory, self._read_pair, threads)
+            read_pair = functools.cache(Pair.read) if keep_adapters else Pair.read
+            self._residency = Residency(checkpoint, memory, read_pair, threads)
             self.loaded = self._bind(self._target(0))
             self._files = files.pop_all()
 
@@ -153,7 +154,8 @@ class ResidentCheckpoint:
 
     @cached_property
     def tensors(self) -> Mapping[str, Array]:
-        """Read-only arrays by the base's keys, over the resident memory. They outlive ``close``."""
+        """Read-only arrays by the base's keys, over the resident memory, which lives as long as any of them."""
+        self._check_open()
         views = {key: slot.values for key, slot in self._residency.slots.items()}
         for view in views.values():
             view.flags.writeable = False
@@ -161,7 +163,8 @@ class ResidentCheckpoint:
 
     @cached_property
     def torch_tensors(self) -> Mapping[str, Any]:
-        """The same memory as CPU torch tensors. Needs torch; writing to them is the caller's mistake to make."""
+        """The same memory as CPU torch tensors. Needs torch, which has no read-only tensors: do not write to them."""
+        self._check_open()
         return MappingProxyType({key: torch_view(slot.values) for key, slot in self._residency.slots.items()})
 
     def bind(self, phase: int | str) -> BindReport:
@@ -188,12 +191,16 @@ class ResidentCheckpoint:
         return self._pending
 
     def close(self) -> None:
-        """Let the files and this object's hold on the memory go, after a bind that is running. Twice is harmless."""
+        """Close the files and let go of the memory, after a bind that is running. Twice is harmless."""
         if self._background is not None:
             self._background.shutdown()
         with self._lock:
-            self._closed = True
-            self._files.close()
+            if not self._closed:
+                self._closed = True
+                self._files.close()
+                del self._residency
+                for views in ("tensors", "torch_tensors"):
+                    self.__dict__.pop(views, None)
 
     def __enter__(self) -> ResidentCheckpoint:
         return self
@@ -221,17 +228,17 @@ class ResidentCheckpoint:
             began = time.perf_counter()
             bind = self._carry_out(target)
             seconds = time.perf_counter() - began
-        return BindReport(
-            state=target.name,
-            kept=len(self._residency.live) - bind.restored - bind.fused - bind.switched,
-            restored=bind.restored,
-            fused=bind.fused,
-            switched=bind.switched,
-            macs=bind.cost.macs,
-            bytes_read=bind.cost.bytes_read,
-            bytes_written=bind.cost.bytes_written,
-            seconds=seconds,
-        )
+            return BindReport(
+                state=target.name,
+                kept=len(self._residency.live) - bind.restored - bind.fused - bind.switched,
+                restored=bind.restored,
+                fused=bind.fused,
+                switched=bind.switched,
+                macs=bind.cost.macs,
+                bytes_read=bind.cost.bytes_read,
+                bytes_written=bind.cost.bytes_written,
+                seconds=seconds,
+            )
 
     def _carry_out(self, target: _Target) -> Bind:
         before, held = self._state, dict(self._residency.live)
@@ -244,10 +251,3 @@ class ResidentCheckpoint:
             raise
         self._state = BoundState(target.name, target.adapters)
         return bind
-
-    def _read_pair(self, pair: Pair) -> tuple[Array, Array]:
-        if self._kept_factors is None:
-            return pair.read()
-        if pair not in self._kept_factors:
-            self._kept_factors[pair] = pair.read()
-        return self._kept_factors[pair]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -222,6 +223,17 @@ class TestViews:
         del resident
         assert_holds(tensors, expected(folder, list(hq.phases[0].state)))
 
+    def test_memory_is_let_go_at_close(self, folder: Path, hq: Recipe) -> None:
+        resident = ResidentCheckpoint(base_in(folder), hq, keep_adapters=True)
+        array = next(iter(resident.tensors.values()))
+        while array.base is not None and isinstance(array.base, np.ndarray):
+            array = array.base
+        memory = weakref.ref(array)
+        del array
+        resident.bind_async(1)
+        resident.close()
+        assert memory() is None
+
     def test_tensors_begin_on_cache_lines(self, folder: Path, hq: Recipe) -> None:
         with ResidentCheckpoint(base_in(folder), hq, memory_budget=BUDGET) as resident:
             assert all(array.ctypes.data % 64 == 0 for array in resident.tensors.values())
@@ -263,6 +275,9 @@ class TestRefusals:
         for bind in (resident.bind, resident.bind_async):
             with refused("closed", "closed"):
                 bind(0)
+        for views in ("tensors", "torch_tensors"):
+            with refused("closed", "closed"):
+                getattr(resident, views)
 
     def test_negative_budget(self, folder: Path, hq: Recipe) -> None:
         with refused("bad-budget", "-1"):
