@@ -2,7 +2,7 @@
 
 from ltx2c import reference
 from ltx2c.adapters import Adapter
-from ltx2c.api import fuse_checkpoint
+from ltx2c.api import fuse_checkpoint, verify_checkpoint
 from ltx2c.engines.resident import ResidentCheckpoint
 from ltx2c.errors import Ltx2cError, RefusedError
 from ltx2c.files import Checkpoint
@@ -27,4 +27,5 @@ __all__ = [
     "plan_fuse",
     "plan_render",
     "reference",
+    "verify_checkpoint",
 ]

@@ -1,4 +1,4 @@
-"""The main job as one call."""
+"""Fusing and verifying checkpoints, each as one call."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ltx2c.engines.file import write_fused
 from ltx2c.engines.outputs import lay_out
 from ltx2c.engines.progress import OnProgress
 from ltx2c.engines.report import FuseReport
+from ltx2c.engines.verify import VerifyReport, verify_fused
 from ltx2c.files import Checkpoint
 from ltx2c.files.destination import Destination
 from ltx2c.files.layout import OutputLayout
@@ -70,6 +71,31 @@ def fuse_checkpoint(
             digests=digests,
             progress=progress,
         )
+
+
+def verify_checkpoint(
+    fused: StrPath,
+    base: StrPath,
+    adapters: Sequence[tuple[StrPath, float]],
+    *,
+    threads: int | None = None,
+    unmatched: OnUnmatched = "error",
+    sample: float = 1.0,
+    progress: OnProgress | None = None,
+) -> VerifyReport:
+    """Recompute a fuse and compare a fused checkpoint with it, byte for byte.
+
+    Args:
+        fused: what to check, whatever made it: a file, a folder of shards, or its index.
+        base, adapters, threads, unmatched, progress: as for ``fuse_checkpoint``.
+        sample: the share of every tensor's rows to compare, above 0 and up to 1.
+
+    Raises:
+        OSError: as the system raised it.
+        RefusedError: as ``fuse_checkpoint`` and ``verify_fused`` do. That bytes differ is no error: the report says so.
+    """
+    with opened_plan(base, adapters, unmatched=unmatched) as plan, Checkpoint.open(fused) as checked:
+        return verify_fused(plan, checked, threads=threads, sample=sample, progress=progress)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from ltx2c.version import __version__
 COMMANDS = {
     "fuse": ("ltx2c.cli.fuse", "fuse LoRA adapters into a checkpoint and write the result"),
     "inspect": ("ltx2c.cli.inspect", "say what a checkpoint or an adapter holds, and whether they fit"),
+    "verify": ("ltx2c.cli.verify", "check a fused checkpoint against its base and adapters, byte for byte"),
     "synth": ("ltx2c.cli.synth", "write LTX-2.5-shaped files to try things out on"),
     "plan": ("ltx2c.cli.plan", "what the renders of a pipeline will cost, beside the naive order"),
     "demo": ("ltx2c.cli.demo", "synthesise, fuse and check, in one go"),

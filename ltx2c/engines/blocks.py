@@ -16,8 +16,6 @@ from ltx2c.files.tensorfile import StoredTensor, TensorFile
 from ltx2c.fusion import Job, fuse_jobs
 from ltx2c.plan import Term
 
-BLOCK_BYTES = 16 << 20
-
 Terms = Mapping[str, tuple[Term, ...]]
 Array = npt.NDArray[Any]
 Watch = Callable[[TensorFile, int, memoryview], None]
@@ -55,39 +53,55 @@ class Block:
         self.nbytes += piece.nbytes
 
 
-def cut_into_blocks(tensors: Iterable[Placed], terms: Terms, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
-    """Cut tensors, which lie one behind the other, into blocks of at most ``block_bytes`` (or one fused row).
+def cut_into_blocks(tensors: Iterable[Placed], terms: Terms, block_bytes: int) -> Iterator[Block]:
+    """Cut tensors, which lie one behind the other, into blocks of at most ``block_bytes`` (or one fused row)."""
+    places = (
+        (piece, begin + piece.start)
+        for tensor, begin in tensors
+        for piece in cut(Piece(tensor, 0, tensor.nbytes), terms, block_bytes)
+    )
+    return gather(places, block_bytes)
 
-    A weight that is fused is cut between rows, into parts of about equal size; one that fits a block is not cut.
-    """
+
+def cut(piece: Piece, terms: Terms, block_bytes: int) -> Iterator[Piece]:
+    """Cut a piece into parts of about equal size that fit a block, between rows where the tensor is fused."""
+    tensor, start, nbytes = piece
+    unit = row_bytes(tensor) if tensor.key in terms and nbytes else 1
+    units = nbytes // unit
+    parts = max(1, min(units, -(-nbytes // max(1, block_bytes // unit * unit))))
+    cuts = [start + unit * (units * part // parts) for part in range(parts + 1)]
+    for begin, end in itertools.pairwise(cuts):
+        yield Piece(tensor, begin, end - begin)
+
+
+def gather(places: Iterable[tuple[Piece, int]], block_bytes: int) -> Iterator[Block]:
+    """Put pieces, each with its offset in the output, into blocks; none is cut."""
     block: Block | None = None
-    for tensor, begin in tensors:
-        for piece in _pieces(tensor, tensor.key in terms, block_bytes):
-            if block is not None and block.nbytes + piece.nbytes > block_bytes:
-                yield block
-                block = None
-            block = block or Block(begin + piece.start)
-            block.add(piece)
+    for piece, begin in places:
+        if block is not None and block.nbytes + piece.nbytes > block_bytes:
+            yield block
+            block = None
+        block = block or Block(begin)
+        block.add(piece)
     if block is not None:
         yield block
 
 
-def _pieces(tensor: StoredTensor, fused: bool, block_bytes: int) -> Iterator[Piece]:
-    unit = _row_bytes(tensor) if fused and tensor.nbytes else 1
-    units = tensor.nbytes // unit
-    parts = max(1, min(units, -(-tensor.nbytes // max(1, block_bytes // unit * unit))))
-    cuts = [unit * (units * part // parts) for part in range(parts + 1)]
-    for start, end in itertools.pairwise(cuts):
-        yield Piece(tensor, start, end - start)
+def row_bytes(tensor: StoredTensor) -> int:
+    """Bytes of one row of a tensor that holds any; all of them where rows are not whole bytes or there are none."""
+    rows = tensor.shape[0] if tensor.shape else 1
+    return tensor.nbytes // rows if tensor.nbytes % rows == 0 else tensor.nbytes
 
 
-def _row_bytes(tensor: StoredTensor) -> int:
-    return tensor.nbytes // tensor.shape[0]
+def macs(piece: Piece, terms: Terms) -> int:
+    """Multiply-adds to fuse a piece."""
+    ranks = sum(term.pair.rank for term in terms.get(piece.tensor.key, ()))
+    return ranks and ranks * piece.nbytes * 8 // DTYPES[piece.tensor.dtype].bits
 
 
-def buffer_bytes(tensors: Iterable[StoredTensor], terms: Terms, block_bytes: int = BLOCK_BYTES) -> int:
+def buffer_bytes(tensors: Iterable[StoredTensor], terms: Terms, block_bytes: int) -> int:
     """How large a buffer must be for every block: room for a page before and behind, and for the longest fused row."""
-    rows = (_row_bytes(tensor) for tensor in tensors if tensor.key in terms and tensor.nbytes)
+    rows = (row_bytes(tensor) for tensor in tensors if tensor.key in terms and tensor.nbytes)
     return -(-max([block_bytes, *rows]) // PAGE) * PAGE + 2 * PAGE
 
 
@@ -131,7 +145,7 @@ class BlockFuser:
 
     def _job(self, tensor: StoredTensor, start: int, data: memoryview) -> Job:
         weight = np.frombuffer(data, DTYPES[tensor.dtype].numpy).reshape(-1, tensor.shape[1])
-        row = start // _row_bytes(tensor)
+        row = start // row_bytes(tensor)
         rows = slice(row, row + len(weight))
         return Job(weight, [(a, b[rows], scale) for a, b, scale in self._factors.of(tensor.key)], weight)
 
@@ -139,8 +153,8 @@ class BlockFuser:
         """Run a block's jobs."""
         keys = [tensor.key for tensor, _, nbytes in block.pieces if tensor.key in self._terms and nbytes]
         counts = fuse_jobs(jobs, threads=self._threads)
-        macs = sum(job.weight.size * len(a) for job in jobs for a, _, _ in job.terms)
-        return Fused({key: count for key, count in zip(keys, counts, strict=True) if count}, macs)
+        nonfinite = {key: count for key, count in zip(keys, counts, strict=True) if count}
+        return Fused(nonfinite, sum(macs(piece, self._terms) for piece in block.pieces))
 
 
 class Fused(NamedTuple):

@@ -15,7 +15,7 @@ from pathlib import Path
 from ltx2c import kernels
 from ltx2c.engines.blocks import BlockFuser, Fused, buffer_bytes, cut_into_blocks
 from ltx2c.engines.digests import Digests
-from ltx2c.engines.pipeline import Stage, new_buffer, run_pipeline
+from ltx2c.engines.pipeline import BLOCK_BYTES, BUFFERS, Stage, new_buffer, run_pipeline, split_threads
 from ltx2c.engines.progress import OnProgress, Progress
 from ltx2c.engines.report import FuseReport, adapter_reports
 from ltx2c.errors import RefusedError, printable
@@ -24,9 +24,6 @@ from ltx2c.files.direct import OutputFile, write_small_file
 from ltx2c.files.layout import PAGE, FileLayout, OutputLayout
 from ltx2c.plan import Plan
 from ltx2c.threads import resolve_threads
-
-BUFFERS = 4
-WORKERS = 2  # one computes while another's block is read or written; more would take more buffers
 
 
 def write_fused(
@@ -56,7 +53,7 @@ def write_fused(
     began = time.perf_counter()
     count = resolve_threads(threads)
     with destination.stage() as staged:
-        _check_inputs_unchanged(plan)
+        check_inputs_unchanged(plan)
         writer = _Writer(plan, count, allow_nonfinite, digests, progress)
         for file in layout.files:
             writer.write(
@@ -66,7 +63,7 @@ def write_fused(
             write_small_file(staged.file(layout.index_name), layout.index)
         if digests is not None:
             digests.finish_base()
-        _check_inputs_unchanged(plan)
+        check_inputs_unchanged(plan)
         staged.publish()
     return FuseReport(
         out=destination.path,
@@ -101,9 +98,9 @@ class _Writer:
         self._allow_nonfinite = allow_nonfinite
         self._digests = digests
         self._progress = progress
-        self._workers = min(WORKERS, threads)
-        self._fuser = BlockFuser(plan.terms, threads // self._workers, digests.feed if digests else None)
-        size = buffer_bytes(plan.base.tensors.values(), plan.terms)
+        self._workers, each = split_threads(threads)
+        self._fuser = BlockFuser(plan.terms, each, digests.feed if digests else None)
+        size = buffer_bytes(plan.base.tensors.values(), plan.terms, BLOCK_BYTES)
         self._buffers = [new_buffer(size) for _ in range(BUFFERS)]
         self._written = self._macs = 0
 
@@ -111,7 +108,7 @@ class _Writer:
         """Write one file to ``path``; ``known_as`` is where it will be once it is published."""
         digest = hashlib.sha256() if self._digests else None
         blocks = run_pipeline(
-            cut_into_blocks(layout.tensors, self._plan.terms),
+            cut_into_blocks(layout.tensors, self._plan.terms, BLOCK_BYTES),
             Stage(self._fuser.read, self._fuser.fuse),
             buffers=self._buffers,
             workers=self._workers,
@@ -159,7 +156,8 @@ def _append_header(output: OutputFile, header: bytes, buffer: memoryview) -> Non
         output.append(buffer, len(chunk))
 
 
-def _check_inputs_unchanged(plan: Plan) -> None:
+def check_inputs_unchanged(plan: Plan) -> None:
+    """Refuse (``file-changed``) where a file that the plan reads is no longer what it was when it was opened."""
     for checkpoint in (plan.base, *(adapter.checkpoint for adapter, _ in plan.adapters)):
         for file in checkpoint.files:
             file.check_unchanged()

@@ -21,6 +21,21 @@ LoadedT = TypeVar("LoadedT")
 ResultT = TypeVar("ResultT")
 
 
+BLOCK_BYTES = 16 << 20
+BUFFERS = 4  # one being read, two computed on, one written
+WORKERS = 2
+
+
+def split_threads(threads: int) -> tuple[int, int]:
+    """How many workers compute at the same time, and with how many threads each.
+
+    Two workers, because on two cores a worker whose threads are all its own never waits for others to finish a block;
+    no more, because each takes a buffer.
+    """
+    workers = min(WORKERS, threads)
+    return workers, threads // workers
+
+
 def new_buffer(size: int) -> memoryview:
     """Page-aligned anonymous memory of ``size`` bytes, in huge pages where the system gives them."""
     memory = mmap.mmap(-1, size)

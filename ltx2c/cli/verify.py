@@ -1,0 +1,74 @@
+"""``ltx2c verify``: is a fused checkpoint what its base and adapters give?"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ltx2c import api
+from ltx2c.cli import options, progress
+from ltx2c.cli.result import Result
+from ltx2c.cli.text import count, operations, size
+from ltx2c.engines.compare import KeyDifference
+from ltx2c.engines.verify import VerifyReport
+from ltx2c.errors import printable
+
+EXAMPLE = """
+    ltx2c verify fused.safetensors base.safetensors --lora style.safetensors 0.8
+    ltx2c verify fused.safetensors base.safetensors --lora style.safetensors 0.8 --sample 0.01
+"""
+
+# How many tensors that differ a person is shown; --json has them all.
+_SHOWN = 12
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to check against what, and how much of it."""
+    parser.add_argument("fused", metavar="FUSED", type=Path, help="what to check, whatever tool made it")
+    parser.add_argument("base", metavar="BASE", type=Path, help="a .safetensors file, a folder of shards or its index")
+    options.add_loras(parser)
+    options.add_threads(parser)
+    options.add_unmatched(parser)
+    parser.add_argument(
+        "--sample", type=float, default=1.0, metavar="F", help="compare this share of every tensor's rows (default: 1)"
+    )
+
+
+def run(args: argparse.Namespace) -> Result:
+    """Compare; exit code 2 where anything differs."""
+    with progress.bar("verify", args) as report:
+        found = api.verify_checkpoint(
+            args.fused,
+            args.base,
+            args.lora,
+            threads=args.threads,
+            unmatched=args.unmatched,
+            sample=args.sample,
+            progress=report,
+        )
+    return Result(found.as_json(), "\n".join(_lines(found)), exit_code=0 if found.equal else 2)
+
+
+def _lines(report: VerifyReport) -> list[str]:
+    what = f"{count(report.tensors, 'tensor')}, {size(report.bytes_compared)}"
+    sampled = f" ({report.sample:.3g} of every tensor's rows)" if report.sample < 1 else ""
+    verdict = "equal byte for byte" if report.equal else f"DIFFERS: {report.likely}"
+    return [
+        f"{printable(report.fused)}: {verdict}",
+        *_shown([f"  {line}" for line in report.structure]),
+        *_shown([_difference(difference) for difference in report.differences]),
+        f"  compared {what}{sampled} in {report.seconds:.2f} s: {size(report.bytes_compared / report.seconds)}/s, "
+        f"{operations(2 * report.macs / report.seconds)}/s (kernel {report.kernel}, {count(report.threads, 'thread')})",
+    ]
+
+
+def _difference(difference: KeyDifference) -> str:
+    line = f"  {printable(difference.key)}: {difference.differing:,} of {count(difference.elements, 'element')} differ"
+    return (
+        f"{line}, {difference.one_step:,} of them by one step" if difference.fused else f"{line}, and nothing is fused"
+    )
+
+
+def _shown(lines: list[str]) -> list[str]:
+    more = len(lines) - _SHOWN
+    return [*lines[:_SHOWN], f"  likewise: {more:,} more (--json has them all)"] if more > 0 else lines
