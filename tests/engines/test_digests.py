@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from fusing import small_model
+from refusals import refused
+
+import ltx2c
+from ltx2c.engines import file as engine
+from ltx2c.files import TensorFile
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("max_shard_bytes", [None, 20_000])
+def test_digests_are_those_of_the_whole_files(
+    max_shard_bytes: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "BLOCK_BYTES", 10_000)
+    base, adapters, _ = small_model(tmp_path)
+    out = tmp_path / "out"
+    report = ltx2c.fuse_checkpoint(base, adapters, out, sha256=True, max_shard_bytes=max_shard_bytes)
+    outputs = [out] if max_shard_bytes is None else sorted(out.glob("*.safetensors"))
+    assert report.sha256 == {str(path): sha256(path) for path in [base, *(path for path, _ in adapters), *outputs]}
+    with TensorFile.open(outputs[0]) as file:
+        listed = json.loads(file.metadata["ltx2c.adapters"])
+    assert [entry["content_sha256"] for entry in listed] == [sha256(path) for path, _ in adapters]
+
+
+def test_digests_are_not_taken_unasked(tmp_path: Path) -> None:
+    base, adapters, _ = small_model(tmp_path)
+    report = ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out")
+    with TensorFile.open(tmp_path / "out") as file:
+        assert report.sha256 == {} and "content_sha256" not in file.metadata["ltx2c.adapters"]
+
+
+def test_the_expected_inputs_pass(tmp_path: Path) -> None:
+    base, adapters, _ = small_model(tmp_path)
+    digests = [sha256(path).upper() for path in (base, *(path for path, _ in adapters))]
+    ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out", expect_sha256=digests)
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 2])
+def test_an_input_that_is_not_the_expected_one_is_refused(wrong: int, tmp_path: Path) -> None:
+    base, adapters, _ = small_model(tmp_path)
+    paths = [base, *(path for path, _ in adapters)]
+    digests = [sha256(path) for path in paths]
+    digests[wrong] = "0" * 64
+    before = set(tmp_path.iterdir())
+    with refused("wrong-sha256", paths[wrong], sha256(paths[wrong]), "0" * 64):
+        ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out", expect_sha256=digests)
+    assert set(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("digests", [["xyz"], ["0" * 63], ["0" * 64] * 4])
+def test_what_is_no_digest_is_refused(digests: list[str], tmp_path: Path) -> None:
+    base, adapters, _ = small_model(tmp_path)
+    with refused("bad-sha256"):
+        ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out", expect_sha256=digests)

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fusing import BF16, adapter, assert_same, load, save, small_model, values
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from refusals import refused
+
+import ltx2c
+from ltx2c.dtypes import DTYPES
+from ltx2c.engines import file as engine
+from ltx2c.engines.progress import Progress
+from ltx2c.files import Checkpoint, TensorFile
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("block_bytes", [1, 100, 4096, 10_000, 16 << 20])
+def test_the_output_is_what_the_reference_gives_however_it_is_cut(
+    block_bytes: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "BLOCK_BYTES", block_bytes)
+    base, adapters, wanted = small_model(tmp_path)
+    ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out.safetensors", threads=threads)
+    assert_same(load(tmp_path / "out.safetensors"), wanted)
+
+
+@given(
+    shapes=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 12)), min_size=1, max_size=6),
+    dtypes=st.lists(st.sampled_from([BF16, np.dtype(np.float32), np.dtype(np.float16)]), min_size=6, max_size=6),
+    block_bytes=st.integers(64, 4000),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=40, deadline=None)
+def test_any_small_model(shapes, dtypes, block_bytes, seed, tmp_path_factory: pytest.TempPathFactory) -> None:
+    from fusing import expected
+
+    folder = tmp_path_factory.mktemp("any")
+    base = {f"m{at}.weight": values(seed + at, out, into, dtype=dtypes[at]) for at, (out, into, _) in enumerate(shapes)}
+    factors = adapter({f"m{at}": (out, rank, into) for at, (out, into, rank) in enumerate(shapes)}, seed)
+    lora = save(folder / "lora.safetensors", factors)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "BLOCK_BYTES", block_bytes)
+        ltx2c.fuse_checkpoint(save(folder / "base", base), [(lora, 0.7)], folder / "out")
+    assert_same(load(folder / "out"), expected(base, [(factors, 0.7)]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_of_the_format_passes_untouched(dtype: str, tmp_path: Path) -> None:
+    from rawfiles import write_tensors
+
+    weight = values(1, 8, 8)
+    odd = os.urandom(DTYPES[dtype].bits * 5)
+    tensors = {
+        "odd": (dtype, (2, 4, 5), odd),
+        "m.weight": ("BF16", (8, 8), weight.tobytes()),
+        "none": (dtype, (0,), b""),
+    }
+    base = write_tensors(tmp_path / "base", tensors)
+    lora = save(tmp_path / "lora", adapter({"m": (8, 2, 8)}, 3))
+    ltx2c.fuse_checkpoint(base, [(lora, 1.0)], tmp_path / "out")
+    with TensorFile.open(tmp_path / "out") as out:
+        assert out.tensors["odd"].dtype == dtype and out.tensors["odd"].shape == (2, 4, 5)
+        assert bytes(out.mapped()[out.tensors["odd"].begin : out.tensors["odd"].end]) == odd
+        assert out.tensors["m.weight"].read().tobytes() != weight.tobytes()
+
+
+def test_progress_ends_complete_and_never_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "BLOCK_BYTES", 4096)
+    base, adapters, _ = small_model(tmp_path)
+    seen: list[Progress] = []
+    report = ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out", progress=seen.append)
+    assert len(seen) > 5 and seen == sorted(seen)
+    assert seen[-1] == (report.bytes_written, report.bytes_written, report.macs, report.macs)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "no"), KeyboardInterrupt(), RuntimeError("bug")])
+def test_an_error_in_the_progress_callback_ends_the_run_cleanly(error: BaseException, tmp_path: Path) -> None:
+    base, adapters, _ = small_model(tmp_path)
+    before = set(tmp_path.iterdir())
+
+    def progress(_: Progress) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out", progress=progress)
+    assert set(tmp_path.iterdir()) == before
+
+
+@pytest.fixture
+def overflowing(tmp_path: Path) -> tuple[Path, Path]:
+    base = {"a.weight": values(1, 8, 8), "b.weight": values(2, 600, 8), "c.weight": values(3, 8, 8)}
+    base["b.weight"][0, 0] = np.nan  # not counted: the base is not finite there
+    factors = adapter({name: (len(base[f"{name}.weight"]), 2, 8) for name in "abc"}, 5)
+    factors["diffusion_model.b.lora_B.weight"][:2] = factors["diffusion_model.b.lora_B.weight"][500] = 3e38
+    factors["diffusion_model.b.lora_A.weight"][:] = 3e38
+    return save(tmp_path / "base", base), save(tmp_path / "lora", factors)
+
+
+def test_a_result_that_overflows_is_refused_by_key_and_whole_count(
+    overflowing: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "BLOCK_BYTES", 1000)  # the weight's three bad rows lie in different blocks
+    base, lora = overflowing
+    with refused("nonfinite", "b.weight", "has 23 "):
+        ltx2c.fuse_checkpoint(base, [(lora, 1.0)], tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {"base", "lora"}
+
+
+def test_a_result_that_overflows_is_kept_where_asked_for(overflowing: tuple[Path, Path], tmp_path: Path) -> None:
+    base, lora = overflowing
+    report = ltx2c.fuse_checkpoint(base, [(lora, 1.0)], tmp_path / "out", allow_nonfinite=True)
+    assert report.nonfinite == {"b.weight": 23} and (tmp_path / "out").exists()
+
+
+def test_fusing_into_a_fused_file_adds_to_its_history(tmp_path: Path) -> None:
+    base, adapters, _ = small_model(tmp_path)
+    ltx2c.fuse_checkpoint(base, adapters[:1], tmp_path / "one")
+    ltx2c.fuse_checkpoint(tmp_path / "one", adapters[1:], tmp_path / "two")
+    with TensorFile.open(tmp_path / "two") as file:
+        listed = json.loads(file.metadata["ltx2c.adapters"])
+    assert [entry["file"] for entry in listed] == ["lora0.safetensors", "lora1.safetensors"]
+
+
+@pytest.mark.parametrize("history", ["not json", "[" * 100_000, "{}", "null"])
+def test_a_foreign_history_is_no_obstacle(history: str, tmp_path: Path) -> None:
+    base, adapters, wanted = small_model(tmp_path)
+    save(base, load(base), {"ltx2c.adapters": history})
+    ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out")
+    assert_same(load(tmp_path / "out"), wanted)
+
+
+def test_an_output_on_tmpfs(tmp_path: Path) -> None:
+    base, adapters, wanted = small_model(tmp_path)
+    out = Path(f"/dev/shm/ltx2c-test-{os.getpid()}")
+    try:
+        ltx2c.fuse_checkpoint(base, adapters, out)
+        assert_same(load(out), wanted)
+    finally:
+        out.unlink()
+
+
+def test_shards_come_out_as_they_went_in(tmp_path: Path) -> None:
+    base, adapters, wanted = small_model(tmp_path)
+    folder = tmp_path / "sharded"
+    folder.mkdir()
+    tensors = load(base)
+    names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    weight_map = {key: names[at % 2] for at, key in enumerate(tensors)}
+    for at, name in enumerate(names):
+        save(folder / name, {key: tensors[key] for key in tensors if weight_map[key] == name}, {"shard": str(at)})
+    index = {"metadata": {"total_size": 1, "note": "x"}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    report = ltx2c.fuse_checkpoint(folder, adapters, tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
+        [*names, "model.safetensors.index.json"]
+    )
+    written = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    assert list(written["weight_map"].items()) == list(weight_map.items())
+    assert written["metadata"] == {"total_size": report.bytes_written, "note": "x"}
+    with Checkpoint.open(tmp_path / "out") as out, Checkpoint.open(folder) as source:
+        assert [file.metadata["shard"] for file in out.files] == ["0", "1"]
+        assert "ltx2c.adapters" in out.files[1].metadata
+        assert list(out.tensors) == list(source.tensors)
+        for key, tensor in out.tensors.items():
+            assert tensor.read().tobytes() == wanted[key].tobytes()
+
+
+@pytest.mark.parametrize("limit", [1, 5000, 40_000, 1 << 30])
+def test_sharding_anew(limit: int, tmp_path: Path) -> None:
+    base, adapters, wanted = small_model(tmp_path)
+    ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out", max_shard_bytes=limit)
+    assert_same(load(tmp_path / "out"), wanted)
+    with Checkpoint.open(tmp_path / "out") as out:
+        count = len(out.files)
+        for at, file in enumerate(out.files, 1):
+            assert file.path.name == f"base-{at:05}-of-{count:05}.safetensors"
+            assert sum(tensor.nbytes for tensor in file.tensors.values()) <= limit or len(file.tensors) == 1
+            assert file.metadata["config"]
+    again = ltx2c.fuse_checkpoint(tmp_path / "out", adapters[:1], tmp_path / "again", max_shard_bytes=20_000)
+    assert again.out.is_dir()
+
+
+def test_a_shard_size_below_a_byte_is_refused(tmp_path: Path) -> None:
+    base, adapters, _ = small_model(tmp_path)
+    with refused("max-shard-size", "0"):
+        ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out", max_shard_bytes=0)
+
+
+def test_sharded_adapters(tmp_path: Path) -> None:
+    base, adapters, wanted = small_model(tmp_path)
+    folder = tmp_path / "lora"
+    folder.mkdir()
+    factors = load(adapters[0][0])
+    weight_map = {key: f"{at % 3}.safetensors" for at, key in enumerate(factors)}
+    for name in set(weight_map.values()):
+        save(folder / name, {key: factors[key] for key in factors if weight_map[key] == name})
+    (folder / "x.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    ltx2c.fuse_checkpoint(base, [(folder, adapters[0][1]), adapters[1]], tmp_path / "out")
+    assert_same(load(tmp_path / "out"), wanted)

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fusing import save, small_model
+from refusals import refused
+
+import ltx2c
+from ltx2c import cli
+from ltx2c.engines import verify as engine
+from ltx2c.engines.compare import Comparison, compare
+
+C = "model.diffusion_model.c.weight"
+
+
+@pytest.fixture
+def model(tmp_path: Path):
+    base, adapters, wanted = small_model(tmp_path)
+    return base, adapters, wanted, tmp_path / "fused"
+
+
+@pytest.mark.parametrize("block_bytes", [1, 500, 16 << 20])
+def test_the_references_own_result_is_equal(block_bytes: int, model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "BLOCK_BYTES", block_bytes)
+    base, adapters, wanted, fused = model
+    report = ltx2c.verify_checkpoint(save(fused, wanted), base, adapters)
+    assert report.equal and report.differences == () and report.likely == ""
+    assert report.bytes_compared == sum(value.nbytes for value in wanted.values())
+
+
+def test_keys_in_another_order_are_equal(model) -> None:
+    base, adapters, wanted, fused = model
+    assert ltx2c.verify_checkpoint(save(fused, dict(reversed(wanted.items()))), base, adapters).equal
+
+
+def step(array: np.ndarray, *index: int, by: int = 1) -> None:
+    array.view(f"u{array.dtype.itemsize}")[index] += by
+
+
+def test_one_element_off_by_one_step_looks_like_rounding(model) -> None:
+    base, adapters, wanted, fused = model
+    step(wanted[C], 299, 127)
+    report = ltx2c.verify_checkpoint(save(fused, wanted), base, adapters)
+    (difference,) = report.differences
+    assert (difference.key, difference.elements, difference.differing, difference.one_step) == (C, 300 * 128, 1, 1)
+    assert not report.equal and "rounding" in report.likely
+
+
+def test_one_element_off_by_much_does_not(model) -> None:
+    base, adapters, wanted, fused = model
+    step(wanted[C], 5, 5, by=40)
+    report = ltx2c.verify_checkpoint(save(fused, wanted), base, adapters)
+    assert report.differences[0].one_step == 0 and "another adapter" in report.likely
+
+
+def test_another_strength_looks_like_one(model) -> None:
+    base, adapters, wanted, fused = model
+    report = ltx2c.verify_checkpoint(save(fused, wanted), base, [(adapters[0][0], 0.81), adapters[1]])
+    assert {difference.key for difference in report.differences} == {
+        f"model.diffusion_model.{name}.weight" for name in "abc"
+    }
+    assert "strength" in report.likely
+
+
+def test_the_order_of_adapters_counts(model) -> None:
+    base, adapters, wanted, fused = model
+    assert not ltx2c.verify_checkpoint(save(fused, wanted), base, adapters[::-1]).equal
+
+
+def test_an_untouched_tensor_that_differs_looks_like_another_base(model) -> None:
+    base, adapters, wanted, fused = model
+    step(wanted["bias"], 17)
+    report = ltx2c.verify_checkpoint(save(fused, wanted), base, adapters)
+    assert [difference.key for difference in report.differences] == ["bias"] and "another base" in report.likely
+
+
+def test_keys_dtypes_and_shapes_that_differ_are_named(model) -> None:
+    base, adapters, wanted, fused = model
+    del wanted["scalar"]
+    wanted["bias"] = wanted["bias"].reshape(50, 100)
+    wanted["more"] = wanted["empty"]
+    report = ltx2c.verify_checkpoint(save(fused, wanted), base, adapters)
+    assert not report.equal and report.differences == ()
+    assert report.structure == (
+        "scalar is missing",
+        "bias is BF16 [50, 100], in the base BF16 [5000]",
+        "more is not in the base",
+    )
+
+
+def test_a_sample_reads_a_share_of_every_tensor_and_finds_what_is_in_it(model) -> None:
+    base, adapters, wanted, fused = model
+    save(fused, wanted)
+    report = ltx2c.verify_checkpoint(fused, base, adapters, sample=0.2)
+    total = sum(value.nbytes for value in wanted.values())
+    assert report.equal and 0.15 * total < report.bytes_compared < 0.35 * total
+    wanted[C][:] = 9
+    report = ltx2c.verify_checkpoint(save(fused, wanted), base, adapters, sample=0.2)
+    (difference,) = report.differences
+    assert difference.differing == difference.elements == 64 * 128
+
+
+@pytest.mark.parametrize("sample", [0, -1, 1.01, float("nan")])
+def test_a_share_that_is_none_is_refused(sample: float, model) -> None:
+    base, adapters, _, _ = model
+    with refused("bad-sample"):
+        ltx2c.verify_checkpoint(base, base, adapters, sample=sample)
+
+
+def test_progress_ends_complete(model) -> None:
+    base, adapters, wanted, fused = model
+    seen: list[tuple[int, ...]] = []
+    report = ltx2c.verify_checkpoint(save(fused, wanted), base, adapters, progress=seen.append)
+    assert seen[-1] == (report.bytes_compared, report.bytes_compared, report.macs, report.macs)
+
+
+def test_a_sharded_result_is_compared_with_a_single_base(model) -> None:
+    base, adapters, _, fused = model
+    ltx2c.fuse_checkpoint(base, adapters, fused, max_shard_bytes=20_000)
+    assert ltx2c.verify_checkpoint(fused, base, adapters).equal
+
+
+def test_the_command_says_what_differs_and_exits_2(model, capsys: pytest.CaptureFixture[str]) -> None:
+    base, adapters, wanted, fused = model
+    loras = [word for path, strength in adapters for word in ("--lora", str(path), str(strength))]
+    save(fused, wanted)
+    assert cli.main(["verify", str(fused), str(base), *loras]) == 0
+    assert "equal byte for byte" in capsys.readouterr().out
+    step(wanted[C], 0, 0)
+    save(fused, wanted)
+    assert cli.main(["verify", str(fused), str(base), *loras]) == 2
+    shown = capsys.readouterr().out
+    assert f"{C}: 1 of 38,400 elements differ, 1 of them by one step" in shown and "rounding" in shown
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "one_step"),
+    [(1.0, 1.0078125, 1), (1.0, 0.99609375, 1), (0.0, -0.0, 1), (1.0, 1.015625, 0), (1.0, -1.0, 0), (3e38, np.inf, 0)],
+)
+def test_a_step_is_one_bfloat16_value(ours: float, theirs: float, one_step: int) -> None:
+    from fusing import BF16
+
+    one, other = (np.array([value], np.float32).astype(BF16).tobytes() for value in (ours, theirs))
+    assert compare(memoryview(one), memoryview(other), "BF16") == Comparison(1, 1, one_step)
