@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to fuse into what, and what to let pass."""
     parser.add_argument("base", metavar="BASE", type=Path, help="a .safetensors file, a folder of shards or its index")
     options.add_loras(parser)
-    parser.add_argument("-o", "--output", metavar="OUT", type=Path, required=True, help="the file to write")
+    parser.add_argument("-o", "--output", metavar="OUT", type=Path, required=True, help="the file or folder to write")
     options.add_threads(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what would be done and write nothing")
     parser.add_argument("--force", action="store_true", help="replace OUT if it exists")
@@ -37,6 +37,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--allow-nonfinite",
         action="store_true",
         help="keep a result that holds inf or NaN where the base was finite (otherwise it is refused)",
+    )
+    parser.add_argument(
+        "--max-shard-size",
+        type=options.byte_size,
+        metavar="SIZE",
+        help="write a folder of shards of at most this size, such as 5GB (default: sharded as the base is)",
+    )
+    parser.add_argument("--sha256", action="store_true", help="report full digests of base, adapters and output")
+    parser.add_argument(
+        "--expect-sha256",
+        action="append",
+        default=[],
+        metavar="DIGEST",
+        help="refuse an input with another digest; repeatable: the base's first, then each adapter's in order",
     )
 
 
@@ -53,6 +67,9 @@ def run(args: argparse.Namespace) -> Result:
             unmatched=args.unmatched,
             force=args.force,
             allow_nonfinite=args.allow_nonfinite,
+            max_shard_bytes=args.max_shard_size,
+            sha256=args.sha256,
+            expect_sha256=args.expect_sha256,
             progress=report,
         )
     return Result(done.as_json(), "\n".join(summary(done)))
@@ -66,6 +83,7 @@ def summary(report: FuseReport) -> list[str]:
         *_unmatched_lines(report.unmatched),
         *(f"  inf or NaN: {count(number, 'value')} in {printable(key)}" for key, number in report.nonfinite.items()),
         *(f"  note: {note}" for note in report.notes),
+        *(f"  sha256 {digest}  {printable(path)}" for path, digest in report.sha256.items()),
         f"  {size(report.bytes_written)} in {report.seconds:.2f} s: {size(report.bytes_written / report.seconds)}/s, "
         f"{operations(2 * report.macs / report.seconds)}/s (kernel {report.kernel}, {count(report.threads, 'thread')})",
     ]
@@ -73,7 +91,9 @@ def summary(report: FuseReport) -> list[str]:
 
 def _dry_run(args: argparse.Namespace) -> Result:
     with api.opened_plan(args.base, args.lora, unmatched=args.unmatched) as plan:
-        out = api.check_output(plan, args.output, force=args.force).destination.path
+        out = api.check_output(
+            plan, args.output, force=args.force, max_shard_bytes=args.max_shard_size
+        ).destination.path
         facts = {
             "out": str(out),
             "tensors": len(plan.base.tensors),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,15 @@ def add_unmatched(parser: argparse.ArgumentParser) -> None:
         default="error",
         help="an adapter key with no home in the base: refuse (the default), or go on and list it",
     )
+
+
+def byte_size(text: str) -> int:
+    """A size such as ``5GB``, ``500MB``, ``2GiB`` or a plain number of bytes."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([KMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 5GB")
+    number, unit, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** " KMGT".index(unit.upper() or " "))
 
 
 class _Lora(argparse.Action):

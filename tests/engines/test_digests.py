@@ -9,6 +9,7 @@ from fusing import small_model
 from refusals import refused
 
 import ltx2c
+from ltx2c import cli
 from ltx2c.engines import file as engine
 from ltx2c.files import TensorFile
 
@@ -62,3 +63,22 @@ def test_what_is_no_digest_is_refused(digests: list[str], tmp_path: Path) -> Non
     base, adapters, _ = small_model(tmp_path)
     with refused("bad-sha256"):
         ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out", expect_sha256=digests)
+
+
+def test_the_command_reports_digests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base, ((lora, _), _), _ = small_model(tmp_path)
+    out = tmp_path / "out"
+    assert cli.main(["fuse", str(base), "--lora", str(lora), "-o", str(out), "--sha256"]) == 0
+    shown = capsys.readouterr().out
+    for path in (base, lora, out):
+        assert f"sha256 {sha256(path)}  {path}" in shown
+
+
+def test_the_command_refuses_an_input_that_is_not_the_expected_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, ((lora, _), _), _ = small_model(tmp_path)
+    words = ["fuse", str(base), "--lora", str(lora), "-o", str(tmp_path / "out"), "--expect-sha256"]
+    assert cli.main([*words, sha256(base), "--expect-sha256", sha256(base)]) == 2
+    assert str(lora) in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

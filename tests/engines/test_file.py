@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from refusals import refused
 
 import ltx2c
+from ltx2c import cli
 from ltx2c.dtypes import DTYPES
 from ltx2c.engines import file as engine
 from ltx2c.engines.progress import Progress
@@ -203,3 +204,22 @@ def test_sharded_adapters(tmp_path: Path) -> None:
     (folder / "x.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     ltx2c.fuse_checkpoint(base, [(folder, adapters[0][1]), adapters[1]], tmp_path / "out")
     assert_same(load(tmp_path / "out"), wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"), [("20000", 20_000), ("20KB", 20_000), ("19.5kib", 19_968), ("0.02M", 20_000), ("1 GB", 10**9)]
+)
+def test_the_command_takes_sizes_in_any_unit(text: str, limit: int, tmp_path: Path) -> None:
+    base, ((lora, _), _), _ = small_model(tmp_path)
+    words = ["fuse", str(base), "--lora", str(lora), "--quiet"]
+    assert cli.main([*words, "-o", str(tmp_path / "one"), "--max-shard-size", text]) == 0
+    ltx2c.fuse_checkpoint(base, [(lora, 1.0)], tmp_path / "two", max_shard_bytes=limit)
+    one, two = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("one", "two"))
+    assert one == two
+
+
+@pytest.mark.parametrize("text", ["", "5XB", "-1", "1e9", "GB"])
+def test_the_command_refuses_what_is_no_size(text: str, tmp_path: Path) -> None:
+    base, ((lora, _), _), _ = small_model(tmp_path)
+    words = ["fuse", str(base), "--lora", str(lora), "-o", str(tmp_path / "out")]
+    assert cli.main([*words, f"--max-shard-size={text}"]) == 2
