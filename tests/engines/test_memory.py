@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from fusing import adapter, save
+from rawfiles import entry, raw_file
+
+from ltx2c.engines.blocks import cut_into_blocks, read_block
+from ltx2c.engines.pipeline import BLOCK_BYTES, new_buffer
+from ltx2c.files import TensorFile
+from ltx2c.files.layout import PAGE, plan_file
+
+MEASURE = """
+import re, sys, ltx2c
+def status(name):
+    return int(re.search(name + r":\\s+(\\d+) kB", open("/proc/self/status").read())[1]) * 1024
+before = status("VmRSS")
+ltx2c.fuse_checkpoint(sys.argv[1], [(sys.argv[2], 1.0)], sys.argv[3], threads=2)
+print(status("VmHWM") - before)
+"""
+
+
+def sparse_file(path: Path, header: dict[str, object], size: int, tail: bytes = b"") -> Path:
+    """A file whose data are a hole of ``size`` bytes and ``tail``: large, and nearly nothing on disk."""
+    text = raw_file(json.dumps(header))
+    with path.open("wb") as file:
+        file.write(text)
+        file.truncate(len(text) + size)
+        file.seek(len(text) + size)
+        file.write(tail)
+    return path
+
+
+def test_the_peak_is_bounded_however_large_the_base(tmp_path: Path) -> None:
+    """1.2 GB of base, of which a weight of 64 MB at rank 256 is fused: buffers, two factors, and what Python takes."""
+    fused, untouched = (8192, 4096), 1_100_000_000
+    size = 2 * fused[0] * fused[1]
+    header = {
+        "m.weight": entry("BF16", fused, (0, size)),
+        "other": entry("U8", (untouched,), (size, size + untouched)),
+    }
+    base = sparse_file(tmp_path / "base", header, size + untouched)
+    lora = save(tmp_path / "lora", adapter({"m": (8192, 256, 4096)}, 1))
+    out = tmp_path / "out"
+    run = subprocess.run([sys.executable, "-c", MEASURE, base, lora, out], capture_output=True, text=True, check=True)
+    out.unlink()
+    assert int(run.stdout) < lora.stat().st_size + 128_000_000
+
+
+def test_a_tensor_of_more_than_4_gb_is_reached_to_its_end(tmp_path: Path) -> None:
+    size = 5_000_000_000
+    header = {"big": entry("F4", (2, size + 3), (0, size + 3))}
+    with TensorFile.open(sparse_file(tmp_path / "base", header, size, b"end")) as file:
+        layout = plan_file("out", file.tensors.values(), {})
+        *_, last = cut_into_blocks(layout.tensors, {}, BLOCK_BYTES)
+        assert last.begin + last.nbytes == layout.size > 1 << 32
+        buffer = new_buffer(BLOCK_BYTES + 2 * PAGE)
+        read_block(last, buffer)
+        assert bytes(buffer[last.lead + last.nbytes - 4 :][:4]) == b"\0end"
