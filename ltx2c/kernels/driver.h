@@ -16,6 +16,7 @@
 
 #include "core.h"
 #include "environment.h"
+#include "workspace.h"
 
 enum {
     LTX2C_RING = 3,                   /* weights whose packed A may be alive at once */
@@ -57,10 +58,9 @@ typedef struct {
     const ltx2c_kernel *kernel;
     ltx2c_slab *slabs;
     size_t slab_count, blocks, next_ticket;
-    uint32_t *ring[LTX2C_RING];
     ltx2c_worker *workers;
     size_t worker_count;
-    void *units, *ranges, *scratch;
+    ltx2c_workspace *workspace;
 } ltx2c_batch;
 
 enum { LTX2C_FREE, LTX2C_PACKING, LTX2C_READY };
@@ -137,76 +137,41 @@ static void ltx2c_plan_slabs(ltx2c_batch *batch, ltx2c_job *jobs, size_t job_cou
     }
 }
 
-static void *ltx2c_allocate(size_t bytes) {
-    void *memory;
-    return posix_memalign(&memory, 4096, bytes ? bytes : 1) ? NULL : memory;
-}
-
 static void ltx2c_close_batch(ltx2c_batch *batch) {
     free(batch->slabs);
-    free(batch->units);
-    free(batch->ranges);
     free(batch->workers);
-    free(batch->scratch);
-    for (int i = 0; i < LTX2C_RING; i++) free(batch->ring[i]);
+    ltx2c_return_workspace(batch->workspace);
 }
 
-/* The bookkeeping of every slab's units. */
-static int ltx2c_open_units(ltx2c_batch *batch) {
-    size_t units = 0, ranges = 0;
-    for (size_t i = 0; i < batch->slab_count; i++) {
-        units += ltx2c_units(&batch->slabs[i]);
-        ranges += ltx2c_units(&batch->slabs[i]) * batch->slabs[i].job->term_count;
-    }
-    int *unit = batch->units = calloc(units + 1, sizeof(int));
-    ltx2c_range *range = batch->ranges = calloc(ranges + 1, sizeof(ltx2c_range));
-    if (!unit || !range) return -1;
+/* The bookkeeping of every slab's units, all zero. */
+static void ltx2c_carve_units(ltx2c_batch *batch, uintptr_t *at, int measure) {
     for (size_t i = 0; i < batch->slab_count; i++) {
         ltx2c_slab *slab = &batch->slabs[i];
-        slab->unit_states = unit;
-        slab->a_range = range;
-        unit += ltx2c_units(slab);
-        range += ltx2c_units(slab) * slab->job->term_count;
+        const size_t units = ltx2c_units(slab);
+        slab->unit_states = ltx2c_carve(at, units * sizeof(int));
+        slab->a_range = ltx2c_carve(at, units * slab->job->term_count * sizeof(ltx2c_range));
+        if (!measure) memset(slab->unit_states, 0, units * sizeof(int));
     }
-    return 0;
 }
 
-/* Hands the ring's buffers out to the slabs that share their packed A, in turn. */
-static int ltx2c_open_ring(ltx2c_batch *batch) {
+/* The ring's buffers, handed out in turn to the slabs that share their packed A. */
+static void ltx2c_carve_ring(ltx2c_batch *batch, uintptr_t *at) {
     const ltx2c_slab *last[LTX2C_RING] = {NULL};
     size_t words = 0, shared = 0;
     for (size_t i = 0; i < batch->slab_count; i++)
         if (batch->slabs[i].row_blocks > 1)
             words = ltx2c_max(words, ltx2c_units(&batch->slabs[i]) * LTX2C_UNIT * batch->slabs[i].a_words);
     for (size_t i = 0; i < batch->slab_count; i++) {
-        if (batch->slabs[i].row_blocks == 1) continue;
+        ltx2c_slab *slab = &batch->slabs[i];
+        if (slab->row_blocks == 1) continue;
         const size_t turn = shared++ % LTX2C_RING;
-        if (!batch->ring[turn] && !(batch->ring[turn] = ltx2c_allocate(words * sizeof(uint32_t)))) return -1;
-        batch->slabs[i].buffer = batch->ring[turn];
-        batch->slabs[i].previous = last[turn];
-        last[turn] = &batch->slabs[i];
+        slab->previous = last[turn];
+        slab->buffer = last[turn] ? last[turn]->buffer : ltx2c_carve(at, words * sizeof(uint32_t));
+        last[turn] = slab;
     }
-    return 0;
 }
 
-static char *ltx2c_carve(char **at, size_t bytes) {
-    char *piece = *at;
-    *at += ltx2c_ceil(bytes, 64) * 64;
-    return piece;
-}
-
-/* Lays one worker's scratch out from `at` on; the same walk measures it. */
-static void ltx2c_carve_worker(ltx2c_worker *worker, char **at, size_t a, size_t b, size_t tiles, size_t terms) {
-    worker->slab = (size_t)-1;
-    worker->a = (uint32_t *)ltx2c_carve(at, a * sizeof(uint32_t));
-    worker->b = (uint32_t *)ltx2c_carve(at, b * sizeof(uint32_t));
-    worker->b_range = (ltx2c_range *)ltx2c_carve(at, tiles * terms * sizeof(ltx2c_range));
-    worker->factors = (ltx2c_factors *)ltx2c_carve(at, terms * sizeof(ltx2c_factors));
-    worker->stage = ltx2c_carve(at, 16 * LTX2C_MAX_PANEL * sizeof(float));
-    *at = (char *)(((uintptr_t)*at + 4095) & ~(uintptr_t)4095);
-}
-
-static int ltx2c_open_workers(ltx2c_batch *batch) {
+static void ltx2c_carve_workers(ltx2c_batch *batch, uintptr_t *at) {
     size_t a = 0, b = 0, tiles = 0, terms = 0;
     for (size_t i = 0; i < batch->slab_count; i++) {
         const ltx2c_slab *slab = &batch->slabs[i];
@@ -215,15 +180,23 @@ static int ltx2c_open_workers(ltx2c_batch *batch) {
         tiles = ltx2c_max(tiles, slab->block_rows / batch->kernel->rows);
         terms = ltx2c_max(terms, slab->job->term_count);
     }
-    ltx2c_worker measure;
-    char *end = NULL;
-    ltx2c_carve_worker(&measure, &end, a, b, tiles, terms);
-    batch->workers = calloc(batch->worker_count, sizeof(ltx2c_worker));
-    batch->scratch = ltx2c_allocate(batch->worker_count * (size_t)(uintptr_t)end);
-    if (!batch->workers || !batch->scratch) return -1;
-    char *at = batch->scratch;
-    for (size_t w = 0; w < batch->worker_count; w++) ltx2c_carve_worker(&batch->workers[w], &at, a, b, tiles, terms);
-    return 0;
+    for (size_t w = 0; w < batch->worker_count; w++) {
+        ltx2c_worker *worker = &batch->workers[w];
+        worker->slab = (size_t)-1;
+        worker->a = ltx2c_carve(at, a * sizeof(uint32_t));
+        worker->b = ltx2c_carve(at, b * sizeof(uint32_t));
+        worker->b_range = ltx2c_carve(at, tiles * terms * sizeof(ltx2c_range));
+        worker->factors = ltx2c_carve(at, terms * sizeof(ltx2c_factors));
+        worker->stage = ltx2c_carve(at, batch->kernel->rows * LTX2C_MAX_PANEL * sizeof(float));
+    }
+}
+
+static uintptr_t ltx2c_carve_batch(ltx2c_batch *batch, uintptr_t at, int measure) {
+    ltx2c_carve(&at, sizeof(ltx2c_workspace));
+    ltx2c_carve_units(batch, &at, measure);
+    ltx2c_carve_ring(batch, &at);
+    ltx2c_carve_workers(batch, &at);
+    return at;
 }
 
 /* Prepares the fusion of `jobs`, which must stay where they are, by up to `workers` threads. 0, or -1: no memory. */
@@ -233,10 +206,16 @@ static int ltx2c_open_batch(ltx2c_batch *batch, const ltx2c_kernel *kernel, ltx2
     batch->kernel = kernel;
     batch->slab_count = ltx2c_count_slabs(kernel, jobs, job_count);
     batch->slabs = calloc(batch->slab_count + 1, sizeof(ltx2c_slab));
-    if (batch->slabs) {
-        ltx2c_plan_slabs(batch, jobs, job_count);
-        batch->worker_count = ltx2c_max(ltx2c_min(workers, batch->blocks), 1);
-        if (!ltx2c_open_units(batch) && !ltx2c_open_ring(batch) && !ltx2c_open_workers(batch)) return 0;
+    if (!batch->slabs) return -1;
+    ltx2c_plan_slabs(batch, jobs, job_count);
+    batch->worker_count = ltx2c_max(ltx2c_min(workers, batch->blocks), 1);
+    batch->workers = calloc(batch->worker_count, sizeof(ltx2c_worker));
+    if (batch->workers) {
+        batch->workspace = ltx2c_take_workspace(ltx2c_carve_batch(batch, 0, 1));
+        if (batch->workspace) {
+            ltx2c_carve_batch(batch, (uintptr_t)batch->workspace, 0);
+            return 0;
+        }
     }
     ltx2c_close_batch(batch);
     return -1;

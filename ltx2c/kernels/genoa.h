@@ -143,43 +143,141 @@ LTX2C_INLINE void ltx2c_genoa_product(const int rows, const int fused, ltx2c_sky
     }
 }
 
-/* ---- Strips --------------------------------------------------------------------------------------------------------- */
+/* ---- Epilogue ------------------------------------------------------------------------------------------------------- */
 
-LTX2C_INLINE void ltx2c_genoa_sum(const int rows, ltx2c_mode mode, ltx2c_skylake_tile sum, const uint32_t *a,
-                                  const ltx2c_factors *f) {
-    if (__builtin_expect(mode == LTX2C_DOT, 1))
-        ltx2c_genoa_dot(rows, sum, a, f->b, f->b_stride, f->depth);
-    else if (mode == LTX2C_FMA)
-        ltx2c_genoa_product(rows, 1, sum, a, f->b, f->b_stride, f->depth);
-    else
-        ltx2c_genoa_product(rows, 0, sum, a, f->b, f->b_stride, f->depth);
+/* Two vectors to bf16, ties to even, in one: `even`'s values in the lower half. Denormals become zero. */
+LTX2C_INLINE __m512i ltx2c_genoa_convert(__m512 even, __m512 odd) { return (__m512i)_mm512_cvtne2ps_pbh(odd, even); }
+
+/* A vector whose conversion may have gone wrong, kept for later: there is no register to spare in a tile. */
+typedef struct {
+    __m512 even_sum, odd_sum;
+    __m512i before;
+    char *out;
+} ltx2c_genoa_doubt;
+
+static __attribute__((noinline)) uint64_t ltx2c_genoa_settle(const ltx2c_genoa_doubt *doubts, const ltx2c_genoa_doubt *end) {
+    uint64_t nonfinite = 0;
+    for (; doubts < end; doubts++)
+        nonfinite += ltx2c_skylake_store_bf16(doubts->out, doubts->before, doubts->even_sum, doubts->odd_sum);
+    return nonfinite;
 }
 
-LTX2C_INLINE uint64_t ltx2c_genoa_rows(const int rows, const ltx2c_strip *s) {
-    const size_t panel_bytes = LTX2C_SKYLAKE_PANEL * ltx2c_itemsize(s->dtype);
+/* One row's 32 columns of a bf16 weight: rounds the sum to the aggregate, which its guard keeps clear of denormals, and
+ * adds it. A result whose exponent is 0 may have been flushed, and one whose exponent is 255 is inf or NaN: both are rare,
+ * and are done again in full. Returns the next free doubt. */
+LTX2C_INLINE ltx2c_genoa_doubt *ltx2c_genoa_finish_half(char *out, const char *weight, __m512 even, __m512 odd,
+                                                        ltx2c_genoa_doubt *doubt) {
+    /* Words of the lower (upper) half of a vector to the upper halves of lanes; and both halves' words in turn. */
+    const __m512i lower = _mm512_setr_epi32(0x00000, 0x10000, 0x20000, 0x30000, 0x40000, 0x50000, 0x60000, 0x70000,
+                                            0x80000, 0x90000, 0xa0000, 0xb0000, 0xc0000, 0xd0000, 0xe0000, 0xf0000);
+    const __m512i upper = _mm512_setr_epi32(0x100000, 0x110000, 0x120000, 0x130000, 0x140000, 0x150000, 0x160000,
+                                            0x170000, 0x180000, 0x190000, 0x1a0000, 0x1b0000, 0x1c0000, 0x1d0000,
+                                            0x1e0000, 0x1f0000);
+    const __m512i in_turn = _mm512_setr_epi32(0x100000, 0x110001, 0x120002, 0x130003, 0x140004, 0x150005, 0x160006,
+                                              0x170007, 0x180008, 0x190009, 0x1a000a, 0x1b000b, 0x1c000c, 0x1d000d,
+                                              0x1e000e, 0x1f000f);
+    const __m512i before = _mm512_loadu_si512(weight), aggregate = ltx2c_genoa_convert(even, odd);
+    even = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, lower, aggregate));
+    odd = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, upper, aggregate));
+    even = _mm512_add_ps(even, _mm512_castsi512_ps(ltx2c_skylake_even(before)));
+    odd = _mm512_add_ps(odd, _mm512_castsi512_ps(_mm512_maskz_mov_epi16(0xaaaaaaaa, before)));
+    const __m512i result = _mm512_permutexvar_epi16(in_turn, ltx2c_genoa_convert(even, odd));
+    _mm512_storeu_si512(out, result);
+    /* Exponents 0 and 255 become 1 and 0 (carried into the sign): all but the field's lowest bit are clear. */
+    const __m512i next = _mm512_add_epi16(result, _mm512_set1_epi16(0x80));
+    if (__builtin_expect(_mm512_testn_epi16_mask(next, _mm512_set1_epi16(0x7f00)) == 0, 1)) return doubt;
+    *doubt = (ltx2c_genoa_doubt){even, odd, before, out};
+    return doubt + 1;
+}
+
+LTX2C_INLINE uint64_t ltx2c_genoa_finish(const int rows, ltx2c_skylake_tile sum, const ltx2c_strip *s, char *out,
+                                         const char *weight) {
+    ltx2c_genoa_doubt doubts[2 * LTX2C_SKYLAKE_ROWS], *end = doubts;
+    const ptrdiff_t out_stride = s->out_stride, weight_stride = s->weight_stride;
+    LTX2C_UNROLL
+    for (int r = 0; r < rows; r++, out += out_stride, weight += weight_stride) {
+        end = ltx2c_genoa_finish_half(out, weight, sum[r][0], sum[r][1], end);
+        end = ltx2c_genoa_finish_half(out + 64, weight + 64, sum[r][2], sum[r][3], end);
+    }
+    return __builtin_expect(end == doubts, 1) ? 0 : ltx2c_genoa_settle(doubts, end);
+}
+
+/* ---- Strips --------------------------------------------------------------------------------------------------------- */
+
+/* Any tile: several terms, a wide weight, factors that fail the dot product's guard. */
+LTX2C_INLINE uint64_t ltx2c_genoa_any_tile(const int rows, const ltx2c_strip *s, size_t p, char *out,
+                                           const char *weight) {
     float aggregate[LTX2C_SKYLAKE_ROWS * LTX2C_SKYLAKE_PANEL] __attribute__((aligned(64)));
+    ltx2c_skylake_tile sum;
+    for (size_t t = 0; t < s->term_count; t++) {
+        const ltx2c_factors *f = &s->terms[t];
+        const uint32_t *a = f->a + p * f->depth * LTX2C_SKYLAKE_PANEL;
+        const ltx2c_mode mode = ltx2c_exact_mode(f->a_range[p / LTX2C_UNIT], f->b_range);
+        ltx2c_skylake_clear(rows, sum);
+        if (mode == LTX2C_DOT)
+            ltx2c_genoa_dot(rows, sum, a, f->b, f->b_stride, f->depth);
+        else if (mode == LTX2C_FMA)
+            ltx2c_genoa_product(rows, 1, sum, a, f->b, f->b_stride, f->depth);
+        else
+            ltx2c_genoa_product(rows, 0, sum, a, f->b, f->b_stride, f->depth);
+        ltx2c_skylake_chain(rows, sum, s, t, aggregate);
+    }
+    return ltx2c_skylake_finish(rows, sum, s, out, weight);
+}
+
+/* The common tile: one term, a bf16 weight, factors that pass the guard. */
+LTX2C_INLINE uint64_t ltx2c_genoa_dot_tile(const int rows, const ltx2c_strip *s, size_t p, char *out,
+                                           const char *weight) {
+    const ltx2c_factors *f = s->terms;
+    ltx2c_skylake_tile sum;
+    ltx2c_skylake_prefetch(rows, weight, s->weight_stride);
+    ltx2c_skylake_clear(rows, sum);
+    ltx2c_genoa_dot(rows, sum, f->a + p * f->depth * LTX2C_SKYLAKE_PANEL, f->b, f->b_stride, f->depth);
+    return ltx2c_genoa_finish(rows, sum, s, out, weight);
+}
+
+typedef uint64_t ltx2c_genoa_tile(const ltx2c_strip *s, size_t p, char *out, const char *weight);
+
+LTX2C_INLINE uint64_t ltx2c_genoa_rows(const int rows, const ltx2c_strip *s, ltx2c_genoa_tile *any_tile) {
+    const size_t panel_bytes = LTX2C_SKYLAKE_PANEL * ltx2c_itemsize(s->dtype);
+    const ltx2c_factors *f = s->terms;
+    const int plain = s->term_count == 1 && s->dtype == LTX2C_BF16;
+    const char *weight = s->weight;
+    char *out = s->out;
     uint64_t nonfinite = 0;
-    for (size_t p = s->first; p < s->last; p++) {
-        ltx2c_skylake_tile sum;
-        for (size_t t = 0; t < s->term_count; t++) {
-            const ltx2c_factors *f = &s->terms[t];
-            ltx2c_skylake_clear(rows, sum);
-            ltx2c_genoa_sum(rows, ltx2c_exact_mode(f->a_range[p / LTX2C_UNIT], f->b_range), sum,
-                            f->a + p * f->depth * LTX2C_SKYLAKE_PANEL, f);
-            ltx2c_skylake_chain(rows, sum, s, t, aggregate);
-        }
-        const size_t at = (p - s->first) * panel_bytes;
-        nonfinite += ltx2c_skylake_finish(rows, sum, s, s->out + at, s->weight + at);
+    for (size_t p = s->first; p < s->last; p++, out += panel_bytes, weight += panel_bytes) {
+        if (plain && ltx2c_exact_mode(f->a_range[p / LTX2C_UNIT], f->b_range) == LTX2C_DOT)
+            nonfinite += ltx2c_genoa_dot_tile(rows, s, p, out, weight);
+        else
+            nonfinite += any_tile(s, p, out, weight);
     }
     return nonfinite;
 }
 
-static uint64_t ltx2c_genoa_rows_1(const ltx2c_strip *s) { return ltx2c_genoa_rows(1, s); }
-static uint64_t ltx2c_genoa_rows_2(const ltx2c_strip *s) { return ltx2c_genoa_rows(2, s); }
-static uint64_t ltx2c_genoa_rows_3(const ltx2c_strip *s) { return ltx2c_genoa_rows(3, s); }
-static uint64_t ltx2c_genoa_rows_4(const ltx2c_strip *s) { return ltx2c_genoa_rows(4, s); }
-static uint64_t ltx2c_genoa_rows_5(const ltx2c_strip *s) { return ltx2c_genoa_rows(5, s); }
-static uint64_t ltx2c_genoa_rows_6(const ltx2c_strip *s) { return ltx2c_genoa_rows(6, s); }
+static __attribute__((noinline)) uint64_t ltx2c_genoa_any_1(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
+    return ltx2c_genoa_any_tile(1, s, p, out, weight);
+}
+static uint64_t ltx2c_genoa_rows_1(const ltx2c_strip *s) { return ltx2c_genoa_rows(1, s, ltx2c_genoa_any_1); }
+static __attribute__((noinline)) uint64_t ltx2c_genoa_any_2(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
+    return ltx2c_genoa_any_tile(2, s, p, out, weight);
+}
+static uint64_t ltx2c_genoa_rows_2(const ltx2c_strip *s) { return ltx2c_genoa_rows(2, s, ltx2c_genoa_any_2); }
+static __attribute__((noinline)) uint64_t ltx2c_genoa_any_3(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
+    return ltx2c_genoa_any_tile(3, s, p, out, weight);
+}
+static uint64_t ltx2c_genoa_rows_3(const ltx2c_strip *s) { return ltx2c_genoa_rows(3, s, ltx2c_genoa_any_3); }
+static __attribute__((noinline)) uint64_t ltx2c_genoa_any_4(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
+    return ltx2c_genoa_any_tile(4, s, p, out, weight);
+}
+static uint64_t ltx2c_genoa_rows_4(const ltx2c_strip *s) { return ltx2c_genoa_rows(4, s, ltx2c_genoa_any_4); }
+static __attribute__((noinline)) uint64_t ltx2c_genoa_any_5(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
+    return ltx2c_genoa_any_tile(5, s, p, out, weight);
+}
+static uint64_t ltx2c_genoa_rows_5(const ltx2c_strip *s) { return ltx2c_genoa_rows(5, s, ltx2c_genoa_any_5); }
+static __attribute__((noinline)) uint64_t ltx2c_genoa_any_6(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
+    return ltx2c_genoa_any_tile(6, s, p, out, weight);
+}
+static uint64_t ltx2c_genoa_rows_6(const ltx2c_strip *s) { return ltx2c_genoa_rows(6, s, ltx2c_genoa_any_6); }
 
 static uint64_t ltx2c_genoa_strip(const ltx2c_strip *s) {
     static uint64_t (*const by_rows[])(const ltx2c_strip *) = {ltx2c_genoa_rows_1, ltx2c_genoa_rows_2,

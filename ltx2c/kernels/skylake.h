@@ -127,6 +127,15 @@ LTX2C_INLINE void ltx2c_skylake_product(const int rows, const int fused, ltx2c_s
     }
 }
 
+/* Asks for the tile's bf16 weights, which come from memory while the product runs. */
+LTX2C_INLINE void ltx2c_skylake_prefetch(const int rows, const char *weight, ptrdiff_t stride) {
+    LTX2C_UNROLL
+    for (int r = 0; r < rows; r++) {
+        _mm_prefetch(weight + r * stride, _MM_HINT_T0);
+        _mm_prefetch(weight + r * stride + 64, _MM_HINT_T0);
+    }
+}
+
 /* ---- Epilogue ------------------------------------------------------------------------------------------------------- */
 
 /* agg = bf16(acc) for the first term, bf16(agg + scale * acc) for a later one; `aggregate` carries it in between. */
@@ -147,7 +156,7 @@ LTX2C_INLINE void ltx2c_skylake_chain(const int rows, ltx2c_skylake_tile sum, co
 }
 
 /* Result lanes that are inf or NaN: canonical NaNs, and how many of them the weight did not bring along. */
-static __attribute__((noinline)) uint64_t ltx2c_skylake_special_bf16(char *out, __m512i weight, __m512i result) {
+LTX2C_INLINE uint64_t ltx2c_skylake_special_bf16(char *out, __m512i weight, __m512i result) {
     const __m512i top = _mm512_set1_epi16(0x7f80), magnitude = _mm512_set1_epi16(0x7fff);
     __mmask32 nonfinite = _mm512_cmpeq_epi16_mask(_mm512_and_si512(result, top), top);
     __mmask32 before = _mm512_cmpeq_epi16_mask(_mm512_and_si512(weight, top), top);
@@ -156,17 +165,21 @@ static __attribute__((noinline)) uint64_t ltx2c_skylake_special_bf16(char *out, 
     return (uint64_t)__builtin_popcount(nonfinite & ~before);
 }
 
-LTX2C_INLINE uint64_t ltx2c_skylake_finish_bf16(char *out, const char *weight, __m512 even, __m512 odd) {
+/* Stores 32 columns of a bf16 weight, given as sums of its even and odd columns. */
+LTX2C_INLINE uint64_t ltx2c_skylake_store_bf16(char *out, __m512i before, __m512 even_sum, __m512 odd_sum) {
     const __m512i top = _mm512_set1_epi16(0x7f80);
-    __m512i before = _mm512_loadu_si512(weight);
-    __m512 even_sum = _mm512_add_ps(even, _mm512_castsi512_ps(ltx2c_skylake_even(before)));
-    __m512 odd_sum = _mm512_add_ps(odd, _mm512_castsi512_ps(ltx2c_skylake_odd(before)));
     __m512i result = _mm512_mask_mov_epi16(_mm512_srli_epi32(ltx2c_skylake_round_up(even_sum), 16), 0xaaaaaaaa,
                                            ltx2c_skylake_round_up(odd_sum));
     if (__builtin_expect(_mm512_cmpeq_epi16_mask(_mm512_and_si512(result, top), top) != 0, 0))
         return ltx2c_skylake_special_bf16(out, before, result);
     _mm512_storeu_si512(out, result);
     return 0;
+}
+
+LTX2C_INLINE uint64_t ltx2c_skylake_finish_bf16(char *out, const char *weight, __m512 even, __m512 odd) {
+    __m512i before = _mm512_loadu_si512(weight);
+    return ltx2c_skylake_store_bf16(out, before, _mm512_add_ps(even, _mm512_castsi512_ps(ltx2c_skylake_even(before))),
+                                    _mm512_add_ps(odd, _mm512_castsi512_ps(ltx2c_skylake_odd(before))));
 }
 
 /* bf16(aggregate + before) as f32, NaNs canonical; counts results of at least `limit` whose weight was finite. */
