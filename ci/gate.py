@@ -1,0 +1,223 @@
+"""The performance gate: does this tree still fuse at the machine's speed, and as fast as the commit before it?
+
+Two questions, each answered in processes of their own so that nothing leaks from one measurement into the next:
+
+floor       4096 x 450 x 4096 is at least 100 times faster than the scalar loop that ltx2c replaces (and gives the same
+            bytes), and at least 0.6 of the most that this machine's best instruction can do on all its cores.
+regression  no kernel or file benchmark takes more than 1.25 times as long as with the base commit. Both are built
+            alike and measured in turn; what looks slower is measured again before it counts, because the machine may
+            be shared.
+
+    python ci/gate.py                  this tree, against its parent; against HEAD where files have changed since
+    python ci/gate.py --base v0.1.0    against a release
+    python ci/gate.py --tree DIR       another working tree
+
+Exit code 0: passed, or nothing to measure. 1: failed, and the table says where.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+FASTER_THAN_SCALAR = 100
+SHARE_OF_PEAK = 0.6
+FACTOR = 1.25
+
+ROUNDS = 4
+REPEATS = 3  # of what looks wrong, before it counts
+BUDGET = 420  # seconds, after which nothing more is repeated
+DEADLINE = 600  # seconds, after which what is still being measured counts as too slow
+
+# The benchmarks compared. The serial kernel is left to asv: it takes seconds, and nobody waits for it.
+COMPARED = (r"^kernels\.Shapes\.", r"^kernels\.InstructionSets\..*\((haswell|skylake|neon)\)", r"^files\.")
+
+# What cannot change a measurement.
+DOCUMENTS = re.compile(r"\.(md|svg|png)$|^LICENSE$|^asv_bench/results/")
+
+Times = dict[str, float]
+
+STARTED = time.monotonic()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base", help="the commit to compare with")
+    parser.add_argument("--tree", type=Path, default=HERE.parent, help="the working tree to judge")
+    args = parser.parse_args()
+    tree = args.tree.resolve()
+    base = args.base or default_base(tree)
+    if base and (changed := changed_files(tree, base)) and all(map(DOCUMENTS.search, changed)):
+        print(f"gate: skipped: only documents changed since {base}")
+        return 0
+    with tempfile.TemporaryDirectory(prefix="ltx2c-gate-") as folder:
+        try:
+            passed = judge(tree, base, Path(folder))
+        except subprocess.TimeoutExpired as error:
+            print(f"  not finished after {DEADLINE} s: {' '.join(map(str, error.cmd))}")
+            passed = False
+    print(f"\ngate: {'passed' if passed else 'FAILED'}")
+    return 0 if passed else 1
+
+
+def judge(tree: Path, base: str | None, folder: Path) -> bool:
+    """Both questions; the second only where the first is answered well, for it may take forever otherwise."""
+    head_build = build(copy_of_tree(tree, folder / "head"))
+    if not floor_holds(head_build):
+        return False
+    if base is None:
+        print("regression: skipped: there is no commit to compare with")
+        return True
+    base_build = build(copy_of_commit(tree, base, folder / "base"))
+    print(f"regression against {base}, limit {FACTOR}:")
+    return no_slower(base_build, head_build)
+
+
+# ---- Trees and builds ------------------------------------------------------------------------------------------------
+
+
+def git(tree: Path, *arguments: str) -> str:
+    return subprocess.run(["git", "-C", str(tree), *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def default_base(tree: Path) -> str | None:
+    """HEAD where the tree differs from it, else its parent; None where there is none, as in a shallow clone."""
+    commit = "HEAD" if git(tree, "status", "--porcelain").strip() else "HEAD^"
+    verify = ["git", "-C", str(tree), "rev-parse", "--quiet", "--verify", f"{commit}^{{commit}}"]
+    found = subprocess.run(verify, check=False, capture_output=True, text=True)
+    return found.stdout.strip()[:12] if found.returncode == 0 else None
+
+
+def changed_files(tree: Path, base: str) -> list[str]:
+    """What differs from ``base``, files that git does not know yet included."""
+    known = git(tree, "diff", "--name-only", base).split("\n")
+    unknown = git(tree, "ls-files", "--others", "--exclude-standard").split("\n")
+    return [name for name in (*known, *unknown) if name]
+
+
+def copy_of_tree(tree: Path, to: Path) -> Path:
+    """The tree as it is, without what git ignores: a build must not find an older one's products."""
+    names = git(tree, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
+    for name in names:
+        if name and (tree / name).is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(tree / name, to / name)
+    return to
+
+
+def copy_of_commit(tree: Path, commit: str, to: Path) -> Path:
+    to.mkdir()
+    archive = subprocess.run(["git", "-C", str(tree), "archive", commit], check=True, capture_output=True).stdout
+    subprocess.run(["tar", "-x", "-C", str(to)], input=archive, check=True)
+    return to
+
+
+def build(source: Path) -> Path:
+    """Install into a folder of its own, built by pip in isolation as users build it."""
+    target = source.with_name(f"{source.name}-installed")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(source)]
+    subprocess.run(pip, check=True)
+    return target
+
+
+def measure(build: Path, script: str, *arguments: str) -> dict:
+    """What a script prints as JSON when it finds the ltx2c of ``build``."""
+    environment = {**os.environ, "PYTHONPATH": str(build), "PYTHONSAFEPATH": "1"}
+    command = [sys.executable, str(HERE / script), *arguments]
+    left = DEADLINE - (time.monotonic() - STARTED)
+    done = subprocess.run(
+        command, env=environment, cwd=build, check=True, stdout=subprocess.PIPE, text=True, timeout=max(left, 1)
+    )
+    return json.loads(done.stdout)
+
+
+# ---- The two questions -----------------------------------------------------------------------------------------------
+
+
+def floor_holds(build: Path) -> bool:
+    """Prints how fast the kernel is, and against what that is enough."""
+    best: dict[str, float] = {}
+    for attempt in range(1, REPEATS + 1):
+        found = measure(build, "gate_floor.py")
+        best = {what: max(rate, best.get(what, 0.0)) for what, rate in found["gflops"].items()}
+        over_scalar = best["fused"] / best["scalar"]
+        share = best["fused"] / best["peak"] if best["peak"] else 1.0
+        unit = f"{found['instruction']} on {found['cores']} cores"
+        print(f"floor, 4096 x 450 x 4096, measurement {attempt}:")
+        print(f"  {best['fused']:8.1f} GFLOP/s")
+        print(f"  {over_scalar:8.0f} times the scalar loop ({best['scalar']:.2f} GFLOP/s); limit {FASTER_THAN_SCALAR}")
+        print(f"  {share:8.2f} of {unit} ({best['peak']:.0f} GFLOP/s); limit {SHARE_OF_PEAK}")
+        if not found["same_bytes"]:
+            print("  and other bytes than the scalar loop")
+            return False
+        if over_scalar >= FASTER_THAN_SCALAR and share >= SHARE_OF_PEAK:
+            return True
+        if out_of_time():
+            break
+    return False
+
+
+def no_slower(base_build: Path, head_build: Path) -> bool:
+    """Prints base, head and their ratio for every benchmark."""
+    base, head = measured_in_turn(base_build, head_build, COMPARED)
+    for _ in range(REPEATS):
+        suspects = slower(base, head)
+        if not suspects or out_of_time():
+            break
+        print(f"  {len(suspects)} of {len(base)} look slower: measured again")
+        exactly = [f"^{re.escape(name)}$" for name in suspects]
+        again = measured_in_turn(base_build, head_build, exactly)
+        base, head = shortest(base, again[0]), shortest(head, again[1])
+    print_table(base, head)
+    return not slower(base, head)
+
+
+def measured_in_turn(base_build: Path, head_build: Path, patterns: Iterable[str]) -> tuple[Times, Times]:
+    """Base and head alternate, and each keeps its shortest times: what disturbs one round cannot decide."""
+    base: Times = {}
+    head: Times = {}
+    for _ in range(ROUNDS):
+        base = shortest(base, measure(base_build, "gate_times.py", *patterns))
+        head = shortest(head, measure(head_build, "gate_times.py", *patterns))
+    return base, head
+
+
+def shortest(one: Times, other: Times) -> Times:
+    return {name: min(one.get(name, seconds), other.get(name, seconds)) for name, seconds in (one | other).items()}
+
+
+def slower(base: Times, head: Times) -> list[str]:
+    """What takes too long, or no longer runs at all."""
+    return [name for name in base if name not in head or head[name] > FACTOR * base[name]]
+
+
+def print_table(base: Times, head: Times) -> None:
+    width = max(map(len, base | head), default=0)
+    for name in base | head:
+        before, after = base.get(name), head.get(name)
+        ratio = f"{after / before:5.2f}" if before and after else " gone" if before else "  new"
+        verdict = "  SLOWER" if name in slower(base, head) else ""
+        print(f"  {name:<{width}} {milliseconds(before)} {milliseconds(after)} {ratio}{verdict}")
+
+
+def milliseconds(seconds: float | None) -> str:
+    return f"{seconds * 1000:9.2f} ms" if seconds is not None else f"{'-':>12}"
+
+
+def out_of_time() -> bool:
+    return time.monotonic() - STARTED > BUDGET
+
+
+if __name__ == "__main__":
+    sys.exit(main())

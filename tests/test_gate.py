@@ -1,0 +1,80 @@
+"""The performance gate's own decisions; that it turns red on real sabotage is what ci/sabotage.py shows."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def gate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gate", ROOT / "ci" / "gate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_takes_too_long_or_is_gone_is_slower(gate: ModuleType) -> None:
+    base = {"same": 1.0, "just within": 1.0, "slower": 1.0, "gone": 1.0}
+    head = {"same": 1.0, "just within": 1.24, "slower": 1.26, "new": 9.0}
+
+    assert gate.slower(base, head) == ["slower", "gone"]
+
+
+def test_the_shortest_of_two_rounds_counts(gate: ModuleType) -> None:
+    assert gate.shortest({"a": 1.0, "b": 2.0}, {"b": 1.5, "c": 3.0}) == {"a": 1.0, "b": 1.5, "c": 3.0}
+
+
+def commit(tree: Path, name: str, text: str) -> None:
+    (tree / name).write_text(text)
+    for arguments in (["add", "."], ["-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", name]):
+        subprocess.run(["git", "-C", str(tree), *arguments], check=True)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    commit(tmp_path, "code.py", "1")
+    return tmp_path
+
+
+def test_a_change_of_documents_alone_is_not_measured(
+    gate: ModuleType, tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit(tree, "README.md", "words")
+    monkeypatch.setattr("sys.argv", ["gate.py", "--tree", str(tree)])
+
+    assert gate.main() == 0
+    assert "skipped: only documents changed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["more.py", "kernel.h"])
+def test_a_change_of_code_is_measured(gate: ModuleType, tree: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    commit(tree, "README.md", "words")
+    (tree / name).write_text("not committed yet")
+    judged: list[str | None] = []
+    monkeypatch.setattr("sys.argv", ["gate.py", "--tree", str(tree)])
+    monkeypatch.setattr(gate, "judge", lambda tree, base, folder: judged.append(base))
+
+    assert gate.main() == 1
+    (base,) = judged
+    assert base == gate.git(tree, "rev-parse", "HEAD")[:12]
+
+
+def test_the_base_is_the_parent_of_a_clean_tree(gate: ModuleType, tree: Path) -> None:
+    assert gate.default_base(tree) is None
+    first = gate.git(tree, "rev-parse", "HEAD")[:12]
+    commit(tree, "code.py", "2")
+    assert gate.default_base(tree) == first
+
+
+@pytest.mark.parametrize("patch", sorted((ROOT / "ci" / "sabotage").glob("*.patch")), ids=lambda path: path.stem)
+def test_every_sabotage_still_applies(patch: Path) -> None:
+    subprocess.run(["git", "apply", "--check", str(patch)], cwd=ROOT, check=True)
