@@ -14,7 +14,8 @@ from ltx2c.files import Checkpoint
 from ltx2c.plan.cost import Cost
 from ltx2c.plan.transition import Contents, State, Transition, transition
 
-# A tensor begins on a cache line. The doubled ones fill whole huge pages, which the page table moves as one entry.
+# A tensor begins somewhere in a cache line of its own. The doubled ones fill whole huge pages, which the page table
+# moves as one entry each.
 TENSOR_ALIGN = 64
 REGION_ALIGN = 2 << 20
 
@@ -82,7 +83,7 @@ def choose_doubled(
     room = budget // REGION_ALIGN * REGION_ALIGN
     chosen = set()
     for key in sorted(_differing(base, states), key=lambda key: _macs_per_byte(base, states, key), reverse=True):
-        size = aligned(nbytes(key), TENSOR_ALIGN)
+        size = aligned(nbytes(key), TENSOR_ALIGN) + TENSOR_ALIGN
         if size <= room:
             chosen.add(key)
             room -= size

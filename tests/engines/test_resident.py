@@ -234,9 +234,23 @@ class TestViews:
         resident.close()
         assert memory() is None
 
-    def test_tensors_begin_on_cache_lines(self, folder: Path, hq: Recipe) -> None:
-        with ResidentCheckpoint(base_in(folder), hq, memory_budget=BUDGET) as resident:
-            assert all(array.ctypes.data % 64 == 0 for array in resident.tensors.values())
+    @pytest.mark.parametrize("widen", [None, "float32"])
+    @pytest.mark.parametrize("length", range(0, 64, 8))
+    def test_tensors_lie_as_in_the_file_modulo_a_cache_line(
+        self, tmp_path: Path, length: int, widen: str | None
+    ) -> None:
+        tensors = {"a": weight(64, 32), "b": weight(64, dtype=np.float32), "c": weight(32, 8), "d": weight(4)}
+        path = write(tmp_path / "base.safetensors", tensors, {"padding": "x" * length})
+        with (
+            ResidentCheckpoint(path, Recipe.named("retake"), widen=widen) as resident,
+            Checkpoint.open(path) as base,
+        ):
+            for key, array in resident.tensors.items():
+                stored = base.tensors[key]
+                assert array.ctypes.data % array.itemsize == 0
+                if stored.begin % 8 == 0:
+                    read_at = array.ctypes.data + array.nbytes - stored.nbytes
+                    assert (read_at - stored.begin) % 64 == 0
 
 
 class TestState:
