@@ -16,7 +16,7 @@
 #if defined(__clang__)
 #define LTX2C_UNROLL _Pragma("unroll")
 #else
-#define LTX2C_UNROLL _Pragma("GCC unroll 8")
+#define LTX2C_UNROLL _Pragma("GCC unroll 12")
 #endif
 
 typedef enum { LTX2C_BF16 = 0, LTX2C_F32 = 1, LTX2C_F16 = 2 } ltx2c_dtype;
@@ -94,7 +94,7 @@ LTX2C_INLINE ltx2c_mode ltx2c_exact_mode(ltx2c_range a, ltx2c_range b) {
 /* One term of a strip, packed. */
 typedef struct {
     const uint32_t *a;         /* panel 0: words [depth][panel columns], 64-byte aligned, panels adjacent */
-    const ltx2c_range *a_range; /* per unit of LTX2C_UNIT panels */
+    const ltx2c_range *a_range; /* per unit of LTX2C_UNIT columns */
     const uint32_t *b;         /* words [rows][b_stride]: scaled already if this is the first term */
     size_t b_stride;
     ltx2c_range b_range;
@@ -115,7 +115,7 @@ typedef struct {
 } ltx2c_strip;
 
 enum {
-    LTX2C_UNIT = 8,      /* panels packed at a time: one visit per row of A touches all of them */
+    LTX2C_UNIT = 512,    /* columns packed at a time: one visit per row of A touches all their panels */
     LTX2C_CHUNK = 512,   /* bf16 values handed to a packing function at a time */
     LTX2C_MAX_PANEL = 64, /* columns */
     LTX2C_PEAK_STEPS = 200000

@@ -25,7 +25,7 @@ enum {
     LTX2C_PANEL_BYTES = 24 << 10,     /* a panel of A up to this size stays in L1 next to B and the weight */
     LTX2C_BLOCK_ROWS = 252,
     LTX2C_STREAM_ROWS = 60,
-    LTX2C_BLOCK_PANELS = 16
+    LTX2C_BLOCK_COLUMNS = 1024
 };
 
 /* A range of columns of one job: the piece whose A is packed together. */
@@ -77,7 +77,15 @@ LTX2C_INLINE size_t ltx2c_b_stride(const ltx2c_kernel *kernel, const ltx2c_term 
     return ltx2c_ceil(term->rank, 32) * 32 / kernel->pair;
 }
 
-LTX2C_INLINE size_t ltx2c_units(const ltx2c_slab *slab) { return ltx2c_ceil(slab->panels, LTX2C_UNIT); }
+/* Panels of a unit, which a thread packs at a time. */
+LTX2C_INLINE size_t ltx2c_unit(const ltx2c_kernel *kernel) { return LTX2C_UNIT / kernel->panel; }
+
+LTX2C_INLINE size_t ltx2c_units(const ltx2c_slab *slab) { return ltx2c_ceil(slab->columns, LTX2C_UNIT); }
+
+/* Panels that a slab's packed A has room for: whole units. */
+LTX2C_INLINE size_t ltx2c_room(const ltx2c_kernel *kernel, const ltx2c_slab *slab) {
+    return ltx2c_units(slab) * ltx2c_unit(kernel);
+}
 
 /* ---- Planning ------------------------------------------------------------------------------------------------------- */
 
@@ -92,8 +100,8 @@ static void ltx2c_measure_slab(const ltx2c_kernel *kernel, ltx2c_job *job, ltx2c
 
 /* Columns of `job` that are packed together: all of them unless that would take too much memory. */
 static size_t ltx2c_slab_columns(const ltx2c_kernel *kernel, const ltx2c_slab *slab) {
-    size_t panels = LTX2C_SLAB_BYTES / (ltx2c_max(slab->a_words, 1) * sizeof(uint32_t));
-    return ltx2c_max(panels / LTX2C_UNIT, 1) * LTX2C_UNIT * kernel->panel;
+    const size_t unit_bytes = slab->a_words * ltx2c_unit(kernel) * sizeof(uint32_t);
+    return ltx2c_max(LTX2C_SLAB_BYTES / ltx2c_max(unit_bytes, 1), 1) * LTX2C_UNIT;
 }
 
 static void ltx2c_shape_slab(const ltx2c_kernel *kernel, ltx2c_slab *slab, size_t column, size_t columns) {
@@ -107,8 +115,8 @@ static void ltx2c_shape_slab(const ltx2c_kernel *kernel, ltx2c_slab *slab, size_
     slab->block_rows = ltx2c_ceil(ltx2c_ceil(slab->job->rows, slab->row_blocks), kernel->rows) * kernel->rows;
     slab->row_blocks = ltx2c_ceil(slab->job->rows, slab->block_rows);
     int narrow = slab->panel_outer || slab->row_blocks < 16;
-    slab->block_panels = narrow ? LTX2C_BLOCK_PANELS : ltx2c_ceil(slab->panels, LTX2C_UNIT) * LTX2C_UNIT;
-    if (slab->row_blocks == 1) slab->block_panels = LTX2C_UNIT;
+    slab->block_panels = narrow ? LTX2C_BLOCK_COLUMNS / kernel->panel : ltx2c_room(kernel, slab);
+    if (slab->row_blocks == 1) slab->block_panels = ltx2c_unit(kernel);
     slab->panel_blocks = ltx2c_ceil(slab->panels, slab->block_panels);
 }
 
@@ -160,7 +168,7 @@ static void ltx2c_carve_ring(ltx2c_batch *batch, uintptr_t *at) {
     size_t words = 0, shared = 0;
     for (size_t i = 0; i < batch->slab_count; i++)
         if (batch->slabs[i].row_blocks > 1)
-            words = ltx2c_max(words, ltx2c_units(&batch->slabs[i]) * LTX2C_UNIT * batch->slabs[i].a_words);
+            words = ltx2c_max(words, ltx2c_room(batch->kernel, &batch->slabs[i]) * batch->slabs[i].a_words);
     for (size_t i = 0; i < batch->slab_count; i++) {
         ltx2c_slab *slab = &batch->slabs[i];
         if (slab->row_blocks == 1) continue;
@@ -244,11 +252,11 @@ static const uint16_t *ltx2c_a_row(const ltx2c_term *term, size_t k, size_t colu
     return stage;
 }
 
-/* Packs the panels [unit * LTX2C_UNIT, ...) of every term; `a` is where panel `origin` belongs. */
+/* Packs a unit's panels of every term; `a` is where panel `origin` belongs. */
 static void ltx2c_pack_unit(const ltx2c_kernel *kernel, ltx2c_slab *slab, uint32_t *a, size_t panel_count, size_t origin,
                             size_t unit) {
-    uint16_t stage[2][LTX2C_UNIT * LTX2C_MAX_PANEL];
-    const size_t first = unit * LTX2C_UNIT, panels = ltx2c_min(LTX2C_UNIT, slab->panels - first);
+    uint16_t stage[2][LTX2C_UNIT];
+    const size_t first = unit * ltx2c_unit(kernel), panels = ltx2c_min(ltx2c_unit(kernel), slab->panels - first);
     const size_t width = panels * kernel->panel, column = first * kernel->panel;
     const size_t count = ltx2c_min(width, slab->columns - column);
     for (size_t t = 0; t < slab->job->term_count; t++) {
@@ -325,15 +333,15 @@ static void ltx2c_await_slab(const ltx2c_slab *slab) {
 /* Makes the units of panels [first, last) ready in the slab's buffer. */
 static void ltx2c_share_a(const ltx2c_kernel *kernel, ltx2c_slab *slab, size_t first, size_t last) {
     if (slab->previous) ltx2c_await_slab(slab->previous);
-    for (size_t unit = first / LTX2C_UNIT; unit * LTX2C_UNIT < last; unit++) {
+    for (size_t unit = first / ltx2c_unit(kernel); unit * ltx2c_unit(kernel) < last; unit++) {
         int free = LTX2C_FREE;
         if (!__atomic_compare_exchange_n(&slab->unit_states[unit], &free, LTX2C_PACKING, 0, __ATOMIC_RELAXED,
                                          __ATOMIC_RELAXED))
             continue;
-        ltx2c_pack_unit(kernel, slab, slab->buffer, ltx2c_units(slab) * LTX2C_UNIT, 0, unit);
+        ltx2c_pack_unit(kernel, slab, slab->buffer, ltx2c_room(kernel, slab), 0, unit);
         __atomic_store_n(&slab->unit_states[unit], LTX2C_READY, __ATOMIC_RELEASE);
     }
-    for (size_t unit = first / LTX2C_UNIT; unit * LTX2C_UNIT < last; unit++) {
+    for (size_t unit = first / ltx2c_unit(kernel); unit * ltx2c_unit(kernel) < last; unit++) {
         unsigned rounds = 0;
         while (__atomic_load_n(&slab->unit_states[unit], __ATOMIC_ACQUIRE) != LTX2C_READY) ltx2c_wait(&rounds);
     }
@@ -432,15 +440,15 @@ static void ltx2c_point_at_a(const ltx2c_kernel *kernel, const ltx2c_slab *slab,
     }
 }
 
-static void ltx2c_prepare_a(ltx2c_batch *batch, ltx2c_slab *slab, ltx2c_worker *worker, const ltx2c_place *place) {
+static void ltx2c_prepare_a(const ltx2c_kernel *kernel, ltx2c_slab *slab, ltx2c_worker *worker, const ltx2c_place *place) {
     if (slab->row_blocks > 1) {
-        ltx2c_share_a(batch->kernel, slab, place->first_panel, place->last_panel);
-        ltx2c_point_at_a(batch->kernel, slab, worker, slab->buffer, ltx2c_units(slab) * LTX2C_UNIT, 0);
+        ltx2c_share_a(kernel, slab, place->first_panel, place->last_panel);
+        ltx2c_point_at_a(kernel, slab, worker, slab->buffer, ltx2c_room(kernel, slab), 0);
         return;
     }
-    for (size_t unit = place->first_panel / LTX2C_UNIT; unit * LTX2C_UNIT < place->last_panel; unit++)
-        ltx2c_pack_unit(batch->kernel, slab, worker->a, slab->block_panels, place->first_panel, unit);
-    ltx2c_point_at_a(batch->kernel, slab, worker, worker->a, slab->block_panels, place->first_panel);
+    for (size_t unit = place->first_panel / ltx2c_unit(kernel); unit * ltx2c_unit(kernel) < place->last_panel; unit++)
+        ltx2c_pack_unit(kernel, slab, worker->a, slab->block_panels, place->first_panel, unit);
+    ltx2c_point_at_a(kernel, slab, worker, worker->a, slab->block_panels, place->first_panel);
 }
 
 static void ltx2c_run_place(ltx2c_batch *batch, size_t index, size_t block, ltx2c_worker *worker) {
@@ -453,7 +461,7 @@ static void ltx2c_run_place(ltx2c_batch *batch, size_t index, size_t block, ltx2
         .last_panel = ltx2c_min(first + slab->block_panels, slab->panels),
     };
     place.rows = ltx2c_min(slab->block_rows, slab->job->rows - place.row);
-    ltx2c_prepare_a(batch, slab, worker, &place);
+    ltx2c_prepare_a(batch->kernel, slab, worker, &place);
     if (worker->slab != index || worker->row_block != row_block) {
         ltx2c_pack_b(batch->kernel, slab, worker, place.row, place.rows);
         worker->slab = index;

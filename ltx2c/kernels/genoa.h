@@ -209,10 +209,11 @@ LTX2C_INLINE uint64_t ltx2c_genoa_any_tile(const int rows, const ltx2c_strip *s,
                                            const char *weight) {
     float aggregate[LTX2C_SKYLAKE_ROWS * LTX2C_SKYLAKE_PANEL] __attribute__((aligned(64)));
     ltx2c_skylake_tile sum;
+    ltx2c_skylake_prefetch(rows, weight, s->weight_stride, LTX2C_SKYLAKE_PANEL * ltx2c_itemsize(s->dtype));
     for (size_t t = 0; t < s->term_count; t++) {
         const ltx2c_factors *f = &s->terms[t];
         const uint32_t *a = f->a + p * f->depth * LTX2C_SKYLAKE_PANEL;
-        const ltx2c_mode mode = ltx2c_exact_mode(f->a_range[p / LTX2C_UNIT], f->b_range);
+        const ltx2c_mode mode = ltx2c_exact_mode(f->a_range[p / LTX2C_SKYLAKE_UNIT], f->b_range);
         ltx2c_skylake_clear(rows, sum);
         if (mode == LTX2C_DOT)
             ltx2c_genoa_dot(rows, sum, a, f->b, f->b_stride, f->depth);
@@ -230,7 +231,7 @@ LTX2C_INLINE uint64_t ltx2c_genoa_dot_tile(const int rows, const ltx2c_strip *s,
                                            const char *weight) {
     const ltx2c_factors *f = s->terms;
     ltx2c_skylake_tile sum;
-    ltx2c_skylake_prefetch(rows, weight, s->weight_stride);
+    ltx2c_skylake_prefetch(rows, weight, s->weight_stride, 2 * LTX2C_SKYLAKE_PANEL);
     ltx2c_skylake_clear(rows, sum);
     ltx2c_genoa_dot(rows, sum, f->a + p * f->depth * LTX2C_SKYLAKE_PANEL, f->b, f->b_stride, f->depth);
     return ltx2c_genoa_finish(rows, sum, s, out, weight);
@@ -246,7 +247,7 @@ LTX2C_INLINE uint64_t ltx2c_genoa_rows(const int rows, const ltx2c_strip *s, ltx
     char *out = s->out;
     uint64_t nonfinite = 0;
     for (size_t p = s->first; p < s->last; p++, out += panel_bytes, weight += panel_bytes) {
-        if (plain && ltx2c_exact_mode(f->a_range[p / LTX2C_UNIT], f->b_range) == LTX2C_DOT)
+        if (plain && ltx2c_exact_mode(f->a_range[p / LTX2C_SKYLAKE_UNIT], f->b_range) == LTX2C_DOT)
             nonfinite += ltx2c_genoa_dot_tile(rows, s, p, out, weight);
         else
             nonfinite += any_tile(s, p, out, weight);

@@ -27,7 +27,12 @@
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")
 #endif
 
-enum { LTX2C_SKYLAKE_ROWS = 6, LTX2C_SKYLAKE_VECTORS = 4, LTX2C_SKYLAKE_PANEL = 64 };
+enum {
+    LTX2C_SKYLAKE_ROWS = 6,
+    LTX2C_SKYLAKE_VECTORS = 4,
+    LTX2C_SKYLAKE_PANEL = 64,
+    LTX2C_SKYLAKE_UNIT = LTX2C_UNIT / LTX2C_SKYLAKE_PANEL /* panels */
+};
 
 static const char *ltx2c_skylake_obstacle(void) {
     int runs = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -127,12 +132,11 @@ LTX2C_INLINE void ltx2c_skylake_product(const int rows, const int fused, ltx2c_s
     }
 }
 
-/* Asks for the tile's bf16 weights, which come from memory while the product runs. */
-LTX2C_INLINE void ltx2c_skylake_prefetch(const int rows, const char *weight, ptrdiff_t stride) {
-    LTX2C_UNROLL
-    for (int r = 0; r < rows; r++) {
-        _mm_prefetch(weight + r * stride, _MM_HINT_T0);
-        _mm_prefetch(weight + r * stride + 64, _MM_HINT_T0);
+/* Asks for the tile's weights, which come from memory while the product runs. */
+LTX2C_INLINE void ltx2c_skylake_prefetch(const int rows, const char *weight, ptrdiff_t stride, size_t panel_bytes) {
+    for (size_t at = 0; at < panel_bytes; at += 64) {
+        LTX2C_UNROLL
+        for (int r = 0; r < rows; r++) _mm_prefetch(weight + r * stride + at, _MM_HINT_T0);
     }
 }
 
@@ -252,18 +256,19 @@ LTX2C_INLINE uint64_t ltx2c_skylake_rows(const int rows, const ltx2c_strip *s) {
     float aggregate[LTX2C_SKYLAKE_ROWS * LTX2C_SKYLAKE_PANEL] __attribute__((aligned(64)));
     uint64_t nonfinite = 0;
     for (size_t p = s->first; p < s->last; p++) {
+        const size_t at = (p - s->first) * panel_bytes;
         ltx2c_skylake_tile sum;
+        ltx2c_skylake_prefetch(rows, s->weight + at, s->weight_stride, panel_bytes);
         for (size_t t = 0; t < s->term_count; t++) {
             const ltx2c_factors *f = &s->terms[t];
             const uint32_t *a = f->a + p * f->depth * LTX2C_SKYLAKE_PANEL;
             ltx2c_skylake_clear(rows, sum);
-            if (ltx2c_exact_mode(f->a_range[p / LTX2C_UNIT], f->b_range) == LTX2C_MULADD)
+            if (ltx2c_exact_mode(f->a_range[p / LTX2C_SKYLAKE_UNIT], f->b_range) == LTX2C_MULADD)
                 ltx2c_skylake_product(rows, 0, sum, a, f->b, f->b_stride, f->depth);
             else
                 ltx2c_skylake_product(rows, 1, sum, a, f->b, f->b_stride, f->depth);
             ltx2c_skylake_chain(rows, sum, s, t, aggregate);
         }
-        const size_t at = (p - s->first) * panel_bytes;
         nonfinite += ltx2c_skylake_finish(rows, sum, s, s->out + at, s->weight + at);
     }
     return nonfinite;
