@@ -20,7 +20,7 @@ def trained_like(
     return np.resize(pool.astype(dtype), shape)
 
 
-def best_seconds(work: Callable[[], object], *, at_least: float = 0.4) -> float:
+def best_seconds(work: Callable[[], object], *, at_least: float = 0.6) -> float:
     """The shortest of at least three runs that together take ``at_least`` seconds, after one to warm up."""
     work()
     times: list[float] = []
