@@ -7,6 +7,7 @@ from ltx2c.engines.resident import ResidentCheckpoint
 from ltx2c.errors import Ltx2cError, RefusedError
 from ltx2c.files import Checkpoint
 from ltx2c.fusion import fuse_tensor, fuse_tensors
+from ltx2c.kernels import get_include
 from ltx2c.plan import Plan, plan_fuse
 from ltx2c.recipes import Recipe
 from ltx2c.rendering import plan_render
@@ -24,6 +25,7 @@ __all__ = [
     "fuse_checkpoint",
     "fuse_tensor",
     "fuse_tensors",
+    "get_include",
     "plan_fuse",
     "plan_render",
     "reference",

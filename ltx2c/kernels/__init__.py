@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import os
+from pathlib import Path
 
 from ltx2c.errors import RefusedError, printable
 from ltx2c.kernels.fuse import Jobs, built
 
-__all__ = ["Jobs", "available", "selected", "why"]
+__all__ = ["Jobs", "available", "get_include", "selected", "why"]
 
 _VARIABLE = "LTX2C_KERNEL"
 
@@ -52,3 +53,8 @@ def why() -> str:
     names = list(_verdicts())
     missed = names[names.index(selected()) + 1 :]
     return "; ".join([f"{selected()}: the fastest that runs here", *(f"{n}: {_verdicts()[n]}" for n in missed)])
+
+
+def get_include() -> str:
+    """The folder of the C headers: ``ltx2c.h`` fuses from C, with the same kernels and the same bytes."""
+    return str(Path(__file__).parent)

@@ -16,7 +16,7 @@
 #if defined(__clang__)
 #define LTX2C_UNROLL _Pragma("unroll")
 #else
-#define LTX2C_UNROLL _Pragma("GCC unroll 12")
+#define LTX2C_UNROLL _Pragma("GCC unroll 24")
 #endif
 
 typedef enum { LTX2C_BF16 = 0, LTX2C_F32 = 1, LTX2C_F16 = 2 } ltx2c_dtype;

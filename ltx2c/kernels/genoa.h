@@ -204,24 +204,31 @@ LTX2C_INLINE uint64_t ltx2c_genoa_finish(const int rows, ltx2c_skylake_tile sum,
 
 /* ---- Strips --------------------------------------------------------------------------------------------------------- */
 
+/* One term's sum for panel p, by whichever instruction is exact. */
+LTX2C_INLINE void ltx2c_genoa_term(const int rows, const ltx2c_factors *f, size_t p, ltx2c_skylake_tile sum) {
+    const uint32_t *a = f->a + p * f->depth * LTX2C_SKYLAKE_PANEL;
+    const ltx2c_mode mode = ltx2c_exact_mode(f->a_range[p / LTX2C_SKYLAKE_UNIT], f->b_range);
+    ltx2c_skylake_clear(rows, sum);
+    if (mode == LTX2C_DOT)
+        ltx2c_genoa_dot(rows, sum, a, f->b, f->b_stride, f->depth);
+    else if (mode == LTX2C_FMA)
+        ltx2c_genoa_product(rows, 1, sum, a, f->b, f->b_stride, f->depth);
+    else
+        ltx2c_genoa_product(rows, 0, sum, a, f->b, f->b_stride, f->depth);
+}
+
 /* Any tile: several terms, a wide weight, factors that fail the dot product's guard. */
 LTX2C_INLINE uint64_t ltx2c_genoa_any_tile(const int rows, const ltx2c_strip *s, size_t p, char *out,
                                            const char *weight) {
     float aggregate[LTX2C_SKYLAKE_ROWS * LTX2C_SKYLAKE_PANEL] __attribute__((aligned(64)));
     ltx2c_skylake_tile sum;
     ltx2c_skylake_prefetch(rows, weight, s->weight_stride, LTX2C_SKYLAKE_PANEL * ltx2c_itemsize(s->dtype));
-    for (size_t t = 0; t < s->term_count; t++) {
-        const ltx2c_factors *f = &s->terms[t];
-        const uint32_t *a = f->a + p * f->depth * LTX2C_SKYLAKE_PANEL;
-        const ltx2c_mode mode = ltx2c_exact_mode(f->a_range[p / LTX2C_SKYLAKE_UNIT], f->b_range);
-        ltx2c_skylake_clear(rows, sum);
-        if (mode == LTX2C_DOT)
-            ltx2c_genoa_dot(rows, sum, a, f->b, f->b_stride, f->depth);
-        else if (mode == LTX2C_FMA)
-            ltx2c_genoa_product(rows, 1, sum, a, f->b, f->b_stride, f->depth);
-        else
-            ltx2c_genoa_product(rows, 0, sum, a, f->b, f->b_stride, f->depth);
-        ltx2c_skylake_chain(rows, sum, s, t, aggregate);
+    ltx2c_genoa_term(rows, s->terms, p, sum);
+    ltx2c_skylake_first(rows, sum);
+    for (size_t t = 1; t < s->term_count; t++) {
+        ltx2c_skylake_keep(rows, sum, aggregate);
+        ltx2c_genoa_term(rows, &s->terms[t], p, sum);
+        ltx2c_skylake_later(rows, sum, aggregate, s->terms[t].scale);
     }
     return ltx2c_skylake_finish(rows, sum, s, out, weight);
 }

@@ -121,17 +121,22 @@ LTX2C_INLINE void ltx2c_haswell_product(const int rows, const int fused, ltx2c_h
 
 /* ---- Epilogue --------------------------------------------------------------------------------------------------- */
 
-/* agg = bf16(acc) for the first term, bf16(agg + scale * acc) for a later one. */
-LTX2C_INLINE void ltx2c_haswell_chain(const int rows, ltx2c_haswell_tile sum, ltx2c_haswell_tile aggregate, size_t term,
-                                      float scale) {
+/* The first term's aggregate: bf16(acc). */
+LTX2C_INLINE void ltx2c_haswell_first(const int rows, ltx2c_haswell_tile sum, ltx2c_haswell_tile aggregate) {
     LTX2C_UNROLL
     for (int r = 0; r < rows; r++) {
         LTX2C_UNROLL
-        for (int v = 0; v < 2; v++) {
-            __m256 chained = sum[r][v];
-            if (term) chained = _mm256_add_ps(aggregate[r][v], _mm256_mul_ps(_mm256_set1_ps(scale), chained));
-            aggregate[r][v] = ltx2c_haswell_round(chained);
-        }
+        for (int v = 0; v < 2; v++) aggregate[r][v] = ltx2c_haswell_round(sum[r][v]);
+    }
+}
+
+/* A later term's: bf16(agg + scale * acc), multiply and add rounded separately. */
+LTX2C_INLINE void ltx2c_haswell_later(const int rows, ltx2c_haswell_tile sum, ltx2c_haswell_tile aggregate, float scale) {
+    LTX2C_UNROLL
+    for (int r = 0; r < rows; r++) {
+        LTX2C_UNROLL
+        for (int v = 0; v < 2; v++)
+            aggregate[r][v] = ltx2c_haswell_round(_mm256_add_ps(aggregate[r][v], _mm256_mul_ps(_mm256_set1_ps(scale), sum[r][v])));
     }
 }
 
@@ -196,24 +201,29 @@ LTX2C_INLINE uint64_t ltx2c_haswell_finish_wide(char *out, const char *weight, _
 
 /* ---- Strips ----------------------------------------------------------------------------------------------------- */
 
+/* One term's sum for panel p. */
+LTX2C_INLINE void ltx2c_haswell_term(const int rows, const ltx2c_factors *f, size_t p, ltx2c_haswell_tile sum) {
+    const uint32_t *a = f->a + p * f->depth * LTX2C_HASWELL_PANEL;
+    if (ltx2c_exact_mode(f->a_range[p / LTX2C_HASWELL_UNIT], f->b_range) == LTX2C_MULADD)
+        ltx2c_haswell_product(rows, 0, sum, a, f);
+    else
+        ltx2c_haswell_product(rows, 1, sum, a, f);
+}
+
 LTX2C_INLINE uint64_t ltx2c_haswell_rows(const int rows, const ltx2c_strip *s) {
     const size_t panel_bytes = LTX2C_HASWELL_PANEL * ltx2c_itemsize(s->dtype);
     const char *weight = s->weight;
     char *out = s->out;
     uint64_t nonfinite = 0;
     for (size_t p = s->first; p < s->last; p++, out += panel_bytes, weight += panel_bytes) {
-        ltx2c_haswell_tile aggregate;
+        ltx2c_haswell_tile sum, aggregate;
         LTX2C_UNROLL
         for (int r = 0; r < rows; r++) _mm_prefetch(weight + r * s->weight_stride, _MM_HINT_T0);
-        for (size_t t = 0; t < s->term_count; t++) {
-            const ltx2c_factors *f = &s->terms[t];
-            const uint32_t *a = f->a + p * f->depth * LTX2C_HASWELL_PANEL;
-            ltx2c_haswell_tile sum;
-            if (ltx2c_exact_mode(f->a_range[p / LTX2C_HASWELL_UNIT], f->b_range) == LTX2C_MULADD)
-                ltx2c_haswell_product(rows, 0, sum, a, f);
-            else
-                ltx2c_haswell_product(rows, 1, sum, a, f);
-            ltx2c_haswell_chain(rows, sum, aggregate, t, f->scale);
+        ltx2c_haswell_term(rows, s->terms, p, sum);
+        ltx2c_haswell_first(rows, sum, aggregate);
+        for (size_t t = 1; t < s->term_count; t++) {
+            ltx2c_haswell_term(rows, &s->terms[t], p, sum);
+            ltx2c_haswell_later(rows, sum, aggregate, s->terms[t].scale);
         }
         LTX2C_UNROLL
         for (int r = 0; r < rows; r++) {

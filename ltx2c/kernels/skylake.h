@@ -142,19 +142,34 @@ LTX2C_INLINE void ltx2c_skylake_prefetch(const int rows, const char *weight, ptr
 
 /* ---- Epilogue ------------------------------------------------------------------------------------------------------- */
 
-/* agg = bf16(acc) for the first term, bf16(agg + scale * acc) for a later one; `aggregate` carries it in between. */
-LTX2C_INLINE void ltx2c_skylake_chain(const int rows, ltx2c_skylake_tile sum, const ltx2c_strip *s, size_t term,
-                                      float *aggregate) {
+/* The first term's aggregate: bf16(acc). */
+LTX2C_INLINE void ltx2c_skylake_first(const int rows, ltx2c_skylake_tile sum) {
+    LTX2C_UNROLL
+    for (int r = 0; r < rows; r++) {
+        LTX2C_UNROLL
+        for (int v = 0; v < LTX2C_SKYLAKE_VECTORS; v++) sum[r][v] = ltx2c_skylake_round(sum[r][v]);
+    }
+}
+
+/* The aggregate so far waits in L1 while a later term's product has the registers. */
+LTX2C_INLINE void ltx2c_skylake_keep(const int rows, ltx2c_skylake_tile sum, float *aggregate) {
+    LTX2C_UNROLL
+    for (int r = 0; r < rows; r++) {
+        LTX2C_UNROLL
+        for (int v = 0; v < LTX2C_SKYLAKE_VECTORS; v++)
+            _mm512_store_ps(aggregate + LTX2C_SKYLAKE_PANEL * r + 16 * v, sum[r][v]);
+    }
+}
+
+/* A later term's: bf16(agg + scale * acc), multiply and add rounded separately. */
+LTX2C_INLINE void ltx2c_skylake_later(const int rows, ltx2c_skylake_tile sum, const float *aggregate, float scale) {
     LTX2C_UNROLL
     for (int r = 0; r < rows; r++) {
         LTX2C_UNROLL
         for (int v = 0; v < LTX2C_SKYLAKE_VECTORS; v++) {
-            float *kept = aggregate + 64 * r + 16 * v;
-            if (term)
-                sum[r][v] = _mm512_add_ps(_mm512_load_ps(kept),
-                                          _mm512_mul_ps(_mm512_set1_ps(s->terms[term].scale), sum[r][v]));
-            sum[r][v] = ltx2c_skylake_round(sum[r][v]);
-            if (term + 1 < s->term_count) _mm512_store_ps(kept, sum[r][v]);
+            __m512 scaled = _mm512_mul_ps(_mm512_set1_ps(scale), sum[r][v]);
+            __m512 kept = _mm512_load_ps(aggregate + LTX2C_SKYLAKE_PANEL * r + 16 * v);
+            sum[r][v] = ltx2c_skylake_round(_mm512_add_ps(kept, scaled));
         }
     }
 }
@@ -251,25 +266,33 @@ LTX2C_INLINE uint64_t ltx2c_skylake_finish(const int rows, ltx2c_skylake_tile su
 
 /* ---- Strips --------------------------------------------------------------------------------------------------------- */
 
+/* One term's sum for panel p. */
+LTX2C_INLINE void ltx2c_skylake_term(const int rows, const ltx2c_factors *f, size_t p, ltx2c_skylake_tile sum) {
+    const uint32_t *a = f->a + p * f->depth * LTX2C_SKYLAKE_PANEL;
+    ltx2c_skylake_clear(rows, sum);
+    if (ltx2c_exact_mode(f->a_range[p / LTX2C_SKYLAKE_UNIT], f->b_range) == LTX2C_MULADD)
+        ltx2c_skylake_product(rows, 0, sum, a, f->b, f->b_stride, f->depth);
+    else
+        ltx2c_skylake_product(rows, 1, sum, a, f->b, f->b_stride, f->depth);
+}
+
 LTX2C_INLINE uint64_t ltx2c_skylake_rows(const int rows, const ltx2c_strip *s) {
     const size_t panel_bytes = LTX2C_SKYLAKE_PANEL * ltx2c_itemsize(s->dtype);
     float aggregate[LTX2C_SKYLAKE_ROWS * LTX2C_SKYLAKE_PANEL] __attribute__((aligned(64)));
+    const char *weight = s->weight;
+    char *out = s->out;
     uint64_t nonfinite = 0;
-    for (size_t p = s->first; p < s->last; p++) {
-        const size_t at = (p - s->first) * panel_bytes;
+    for (size_t p = s->first; p < s->last; p++, out += panel_bytes, weight += panel_bytes) {
         ltx2c_skylake_tile sum;
-        ltx2c_skylake_prefetch(rows, s->weight + at, s->weight_stride, panel_bytes);
-        for (size_t t = 0; t < s->term_count; t++) {
-            const ltx2c_factors *f = &s->terms[t];
-            const uint32_t *a = f->a + p * f->depth * LTX2C_SKYLAKE_PANEL;
-            ltx2c_skylake_clear(rows, sum);
-            if (ltx2c_exact_mode(f->a_range[p / LTX2C_SKYLAKE_UNIT], f->b_range) == LTX2C_MULADD)
-                ltx2c_skylake_product(rows, 0, sum, a, f->b, f->b_stride, f->depth);
-            else
-                ltx2c_skylake_product(rows, 1, sum, a, f->b, f->b_stride, f->depth);
-            ltx2c_skylake_chain(rows, sum, s, t, aggregate);
+        ltx2c_skylake_prefetch(rows, weight, s->weight_stride, panel_bytes);
+        ltx2c_skylake_term(rows, s->terms, p, sum);
+        ltx2c_skylake_first(rows, sum);
+        for (size_t t = 1; t < s->term_count; t++) {
+            ltx2c_skylake_keep(rows, sum, aggregate);
+            ltx2c_skylake_term(rows, &s->terms[t], p, sum);
+            ltx2c_skylake_later(rows, sum, aggregate, s->terms[t].scale);
         }
-        nonfinite += ltx2c_skylake_finish(rows, sum, s, s->out + at, s->weight + at);
+        nonfinite += ltx2c_skylake_finish(rows, sum, s, out, weight);
     }
     return nonfinite;
 }

@@ -1,0 +1,52 @@
+/* ltx2c from C: one function that fuses adapters into one weight, bit for bit as the Python package does.
+ *
+ *     #include <ltx2c.h>                          cc -O3 -ffp-contract=off -I"$(python -c 'import ltx2c; print(ltx2c.get_include())')"
+ *
+ *     ltx2c_term term = {
+ *         .a = {a, in * sizeof(uint16_t), LTX2C_BF16},           a [rank, in], b [out, rank], row-major;
+ *         .b = {b, rank * sizeof(uint16_t), LTX2C_BF16},         bytes from row to row; bf16, f32 or f16
+ *         .rank = rank,
+ *         .scale = 0.8f,
+ *     };
+ *     ltx2c_job job = {
+ *         .weight = {w, in * sizeof(uint16_t), LTX2C_BF16},
+ *         .out = w, .out_stride = in * sizeof(uint16_t),         the weight itself, or memory apart from all inputs
+ *         .rows = out, .columns = in,
+ *         .terms = &term, .term_count = 1,                       in fusion order; at least one
+ *     };
+ *     if (ltx2c_fuse(&job, threads)) ...                         no memory: nothing was written
+ *     job.nonfinite                                              values that became inf or NaN, and were finite
+ *
+ * More than one thread needs -fopenmp. The compiler must not contract or relax floating-point arithmetic: GCC and Clang need
+ * -ffp-contract=off, and neither -ffast-math nor anything it implies. A kernel that your compiler is too old for is left
+ * out by -DLTX2C_WITHOUT_GENOA (or _SKYLAKE, _HASWELL, _NEON).
+ */
+#ifndef LTX2C_H
+#define LTX2C_H
+
+#ifdef __FAST_MATH__
+#error "ltx2c computes exact bytes: compile without -ffast-math"
+#endif
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "dispatch.h"
+#include "driver.h"
+
+/* Fuses one weight with the fastest kernel of this CPU, on up to `threads` threads. Returns 0, or -1 without memory. */
+static inline int ltx2c_fuse(ltx2c_job *job, unsigned threads) {
+    ltx2c_batch batch;
+    if (ltx2c_open_batch(&batch, ltx2c_best_kernel(), job, 1, threads)) return -1;
+#ifdef _OPENMP
+#pragma omp parallel for schedule(dynamic, 1) num_threads((int)batch.worker_count)
+    for (size_t block = 0; block < batch.blocks; block++) ltx2c_run_block(&batch, (size_t)omp_get_thread_num());
+#else
+    for (size_t block = 0; block < batch.blocks; block++) ltx2c_run_block(&batch, 0);
+#endif
+    ltx2c_close_batch(&batch);
+    return 0;
+}
+
+#endif
