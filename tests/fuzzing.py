@@ -46,7 +46,7 @@ def sound_file(chance: random.Random) -> bytes:
 def mutated(file: bytes, chance: random.Random) -> bytes:
     """``file`` with one thing wrong, or several, or none."""
     for _ in range(chance.choice([1, 1, 1, 2, 3, 8])):
-        file = chance.choice([_value, _token, _byte, _cut, _grow, _length, _repeat])(file, chance)
+        file = chance.choice([_value, _token, _byte, _cut, _grow, _length, _repeat, _shift])(file, chance)
     return file
 
 
@@ -96,6 +96,20 @@ def _repeat(file: bytes, chance: random.Random) -> bytes:
     begin, end = sorted(chance.sample(commas, 2))
     new = text[:end] + text[begin:end].replace(b"{", b",", 1) + text[end:]
     return len(new).to_bytes(8, "little") + new + file[8 + len(text) :]
+
+
+def _shift(file: bytes, chance: random.Random) -> bytes:
+    """One tensor's place moved, its size kept: overlaps, holes, truncation."""
+    length = int.from_bytes(file[:8], "little")
+    try:
+        header = json.loads(file[8 : 8 + length])
+        entry = header[chance.choice([key for key in header if key != "__metadata__"])]
+        by = chance.choice([-8, -1, 1, 8, 4096])
+        entry["data_offsets"] = [max(0, offset + by) for offset in entry["data_offsets"]]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return file
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + file[8 + length :]
 
 
 def check(path: Path, content: bytes) -> str:

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ltx2c.dtypes import DTYPES
-from ltx2c.files.layout import PAGE, Placed
+from ltx2c.files.header import PAGE
+from ltx2c.files.layout import Placed
 from ltx2c.files.tensorfile import StoredTensor, TensorFile
 from ltx2c.fusion import Job, fuse_jobs
 from ltx2c.plan import Term
@@ -168,10 +169,12 @@ def read_block(block: Block, buffer: memoryview, watch: Watch | None = None) -> 
     """Read a block's bytes to where they lie in ``buffer``, in as few calls as their sources allow."""
     at = block.lead
     for file, offset, nbytes in _runs(block):
-        data = buffer[at : at + nbytes]
-        file.read_into(data, offset)
+        if at == block.lead:
+            file.read_block(buffer, at, nbytes, offset)
+        else:  # the page before belongs to what was read last
+            file.read_into(buffer[at : at + nbytes], offset)
         if watch is not None:
-            watch(file, offset, data)
+            watch(file, offset, buffer[at : at + nbytes])
         at += nbytes
 
 

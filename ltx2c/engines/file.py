@@ -21,7 +21,8 @@ from ltx2c.engines.report import FuseReport, adapter_reports
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.destination import Destination, Staged
 from ltx2c.files.direct import OutputFile, write_small_file
-from ltx2c.files.layout import PAGE, FileLayout, OutputLayout
+from ltx2c.files.header import PAGE
+from ltx2c.files.layout import FileLayout, OutputLayout
 from ltx2c.plan import Plan
 from ltx2c.threads import resolve_threads
 

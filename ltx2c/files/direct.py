@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from ltx2c.files.layout import PAGE
+from ltx2c.files.header import PAGE
 from ltx2c.files.linux import finish_writeback, reserve, start_writeback
 
 WINDOW_BYTES = 64 << 20  # most that buffered output leaves dirty

@@ -16,6 +16,7 @@ from ltx2c.files.scanner import MAX_U64, Scanner
 
 METADATA = "__metadata__"
 PREFIX_BYTES = 8
+PAGE = 4096  # what direct input and output are aligned to, in the file and in memory
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 
 _ENTRY_FIELDS = ("dtype", "shape", "data_offsets")

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ltx2c.errors import RefusedError
-from ltx2c.files.header import MAX_HEADER_BYTES, METADATA, PREFIX_BYTES
+from ltx2c.files.header import MAX_HEADER_BYTES, METADATA, PAGE, PREFIX_BYTES
 from ltx2c.files.tensorfile import StoredTensor
-
-PAGE = 4096  # what direct output and input are aligned to, in the file and in memory
 
 
 class Placed(NamedTuple):

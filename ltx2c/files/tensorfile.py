@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ltx2c.dtypes import DTYPES
 from ltx2c.errors import RefusedError, printable
-from ltx2c.files.header import PREFIX_BYTES, Header, header_bytes, parse_header
+from ltx2c.files.header import PAGE, PREFIX_BYTES, Header, header_bytes, parse_header
 from ltx2c.files.looks_like import HEAD_BYTES, looks_like
 
 WritableBuffer = bytearray | memoryview | mmap.mmap | npt.NDArray[Any]
@@ -103,6 +103,7 @@ class TensorFile:
         self.identity = Identity.of(status)
         self.size = status.st_size
         self._descriptor = descriptor
+        self._direct: int | None = None  # the same file, opened for direct reads; -1 where that is refused
         self._mapping: npt.NDArray[np.uint8] | None = None
         header = self._read_header()
         self.metadata = header.metadata
@@ -179,6 +180,46 @@ class TensorFile:
                 )
             left, offset = left[count:], offset + count
 
+    def read_block(self, buffer: memoryview, at: int, nbytes: int, offset: int) -> None:
+        """Fill ``buffer[at : at + nbytes]`` from byte ``offset`` of the file, around the page cache where it is cold.
+
+        What the system holds in memory is copied from there. What it does not is read directly, which spares the copy
+        and leaves other files cached, where file and buffer agree modulo the page size.
+
+        Args:
+            buffer: page-aligned; up to a page before and behind the part that is filled may be overwritten.
+
+        Raises as ``read_into`` does.
+        """
+        done = self._read_cached(buffer[at : at + nbytes], offset)
+        if done < nbytes and at % PAGE == offset % PAGE:
+            lead = (at + done) % PAGE
+            end = -(-(at + nbytes) // PAGE) * PAGE
+            done += max(0, self._read_direct(buffer[at + done - lead : end], offset + done - lead) - lead)
+        if done < nbytes:
+            self.read_into(buffer[at + done : at + nbytes], offset + done)
+
+    def _read_cached(self, buffer: memoryview, offset: int) -> int:
+        """Copy as many bytes as are in memory; how many those were."""
+        try:
+            return os.preadv(self._descriptor, [buffer], offset, os.RWF_NOWAIT)
+        except OSError:  # nothing is cached, or the file system cannot tell
+            return 0
+
+    def _read_direct(self, buffer: memoryview, offset: int) -> int:
+        """Read whole pages around the cache; how many bytes came, 0 where the file system does not do that."""
+        if self._direct is None:
+            try:
+                self._direct = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+            except OSError:
+                self._direct = -1
+        if self._direct < 0:
+            return 0
+        try:
+            return os.preadv(self._direct, [buffer], offset)
+        except OSError:  # reading again the ordinary way tells whether the disk has failed
+            return 0
+
     def mapped(self) -> npt.NDArray[np.uint8]:
         """The whole file as a read-only mapping, made at the first call."""
         if self._mapping is None:
@@ -204,9 +245,10 @@ class TensorFile:
 
     def close(self) -> None:
         """Close the file. Arrays from ``view`` stay valid: they hold the mapping."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        for descriptor in (self._descriptor, self._direct):
+            if descriptor is not None and descriptor >= 0:
+                os.close(descriptor)
+        self._descriptor = self._direct = -1
 
     def __enter__(self) -> TensorFile:
         return self

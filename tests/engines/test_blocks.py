@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ltx2c.engines.blocks import buffer_bytes, cut_into_blocks
-from ltx2c.files.layout import PAGE, Placed
+from ltx2c.files.header import PAGE
+from ltx2c.files.layout import Placed
 from ltx2c.files.tensorfile import StoredTensor
 
 BLOCK = 1 << 16

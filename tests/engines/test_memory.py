@@ -11,7 +11,8 @@ from rawfiles import entry, raw_file
 from ltx2c.engines.blocks import cut_into_blocks, read_block
 from ltx2c.engines.pipeline import BLOCK_BYTES, new_buffer
 from ltx2c.files import TensorFile
-from ltx2c.files.layout import PAGE, plan_file
+from ltx2c.files.header import PAGE
+from ltx2c.files.layout import plan_file
 
 MEASURE = """
 import re, sys, ltx2c

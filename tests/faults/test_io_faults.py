@@ -62,12 +62,12 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     return Job(tmp_path)
 
 
-def at_call(number: int, whole: Callable[..., int], fault: Callable[[], None]) -> Callable[..., int]:
-    """``whole``, except that its call of this number (from 1) runs ``fault`` first."""
+def from_call(number: int, whole: Callable[..., int], fault: Callable[[], None]) -> Callable[..., int]:
+    """``whole``, except that its call of this number (from 1) and all later ones run ``fault`` first."""
     calls = iter(range(1, 1_000_000))
 
     def call(*arguments: Any) -> int:
-        if next(calls) == number:
+        if next(calls) >= number:
             fault()
         return whole(*arguments)
 
@@ -93,7 +93,7 @@ def test_a_system_call_that_fails(
     function: str, number: int, code: int, job: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(os, function, at_call(number, getattr(os, function), failing(code)))
+        patch.setattr(os, function, from_call(number, getattr(os, function), failing(code)))
         assert job.command() == 3
     error = capsys.readouterr().err
     assert os.strerror(code) in error and "Traceback" not in error and error.count("\n") == 1
@@ -111,7 +111,7 @@ def test_reads_and_writes_that_come_back_short(share: int, job: Job, monkeypatch
         monkeypatch.setattr(
             os,
             function,
-            lambda fd, buffers, at, whole=whole: whole(fd, [memoryview(buffers[0])[:share]], at),
+            lambda fd, buffers, *rest, whole=whole: whole(fd, [memoryview(buffers[0])[:share]], *rest),
         )
     job.run()
     monkeypatch.undo()

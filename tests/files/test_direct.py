@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ltx2c.engines.pipeline import new_buffer
 from ltx2c.files import direct
 from ltx2c.files.direct import OutputFile
-from ltx2c.files.layout import PAGE
+from ltx2c.files.header import PAGE
 
 SHM = Path("/dev/shm")  # tmpfs: refuses O_DIRECT on most kernels
 

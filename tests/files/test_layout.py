@@ -10,7 +10,8 @@ from safetensors import safe_open
 
 from ltx2c.files import TensorFile
 from ltx2c.files import layout as module
-from ltx2c.files.layout import PAGE, plan_file
+from ltx2c.files.header import PAGE
+from ltx2c.files.layout import plan_file
 
 TENSORS = {"b": ("U8", (5,), b"12345"), "empty": ("F32", (0,), b""), "a": ("F4", (2,), b"6")}
 

@@ -9,15 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rawfiles import entry, header_of, raw_file, write_tensors
 from safetensors.numpy import load_file, save_file
 
 from ltx2c.dtypes import DTYPES
+from ltx2c.engines.pipeline import new_buffer
 from ltx2c.errors import RefusedError
 from ltx2c.files import TensorFile
-from ltx2c.files.header import parse_header
+from ltx2c.files.header import PAGE, parse_header
 
 DATA = Path(__file__).parent.parent / "data"
 E2E = sorted((DATA / "e2e").glob("*.safetensors"))
@@ -91,6 +92,49 @@ def test_reads_that_come_back_short_are_continued(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(os, "preadv", lambda fd, buffers, at: whole(fd, [memoryview(buffers[0])[:7]], at))
     with TensorFile.open(path) as file:
         assert file.tensors["t"].read().tobytes() == data
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("big") / "x.safetensors"
+    return write_tensors(path, {"t": ("U8", (300_001,), os.urandom(300_001))})
+
+
+@pytest.mark.parametrize("fault", ["none", "nothing cached", "no direct reads", "direct reads fail", "short"])
+@given(
+    begin=st.integers(0, 300_000),
+    nbytes=st.integers(0, 300_001),
+    congruent=st.booleans(),
+    cold=st.booleans(),
+    data=st.data(),
+)
+@settings(max_examples=30, deadline=None)
+def test_a_block_is_read_around_the_cache_or_through_it(
+    fault: str, begin: int, nbytes: int, congruent: bool, cold: bool, data: st.DataObject, big: Path
+) -> None:
+    nbytes = min(nbytes, 300_001 - begin)
+    with TensorFile.open(big) as file, pytest.MonkeyPatch.context() as patch:
+        offset = file.data_start + begin
+        at = offset % PAGE if congruent else data.draw(st.integers(0, PAGE - 1))
+        if cold:
+            descriptor = os.open(big, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+        preadv, plain = os.preadv, file._descriptor
+
+        def faulty(descriptor: int, buffers: list, place: int, *flags: int) -> int:
+            if (fault == "nothing cached" and flags) or (fault == "direct reads fail" and descriptor != plain):
+                raise OSError(errno.EIO, "Input/output error")
+            share = 5000 if fault == "short" else len(buffers[0])
+            return preadv(descriptor, [memoryview(buffers[0])[:share]], place, *flags)
+
+        patch.setattr(os, "preadv", faulty)
+        if fault == "no direct reads":
+            file._direct = -1
+        buffer = new_buffer(PAGE * (2 + (at + nbytes) // PAGE))
+        file.read_block(buffer, at, nbytes, offset)
+        assert bytes(buffer[at : at + nbytes]) == big.read_bytes()[offset : offset + nbytes]
 
 
 def test_a_read_error_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
