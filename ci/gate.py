@@ -41,7 +41,7 @@ BUDGET = 420  # seconds, after which nothing more is repeated
 DEADLINE = 600  # seconds, after which what is still being measured counts as too slow
 
 # The benchmarks compared. The serial kernel is left to asv: it takes seconds, and nobody waits for it.
-COMPARED = (r"^kernels\.Shapes\.", r"^kernels\.InstructionSets\..*\((haswell|skylake|neon)\)", r"^files\.")
+COMPARED = (r"^kernels\.(Shapes|OneBlock)\.", r"^kernels\.InstructionSets\..*\((haswell|skylake|neon)\)", r"^files\.")
 
 # What cannot change a measurement.
 DOCUMENTS = re.compile(r"\.(md|svg|png)$|^LICENSE$|^asv_bench/results/")
