@@ -21,6 +21,9 @@ from ltx2c.files.looks_like import HEAD_BYTES, looks_like
 
 WritableBuffer = bytearray | memoryview | mmap.mmap | npt.NDArray[Any]
 
+_CACHE_LINE = 64
+_WIDEST = 8  # bytes that any dtype is aligned to
+
 
 class Identity(NamedTuple):
     """What tells one file from another, and from itself after a change."""
@@ -65,7 +68,7 @@ class StoredTensor:
             OSError: reading failed.
             RefusedError: ``file-changed``, where the file ends before the tensor does.
         """
-        data = np.empty(self.nbytes, np.uint8)
+        data = _empty(self.nbytes, self.begin)
         self.read_into(data)
         return self._shaped(data)
 
@@ -83,6 +86,17 @@ class StoredTensor:
     def _shaped(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
         dtype = DTYPES[self.dtype].numpy
         return data if dtype is None else data.view(dtype).reshape(self.shape)
+
+
+def _empty(size: int, begin: int) -> npt.NDArray[np.uint8]:
+    """``size`` bytes to be read from ``begin``, placed as they lie in the file modulo a cache line.
+
+    The system copies that twice as fast or more. Where the file's offset suits no dtype, on a line's start.
+    """
+    memory = np.empty(size + _CACHE_LINE, np.uint8)
+    lead = begin % _CACHE_LINE if begin % _WIDEST == 0 else 0
+    start = (lead - memory.ctypes.data) % _CACHE_LINE
+    return memory[start : start + size]
 
 
 class TensorFile:

@@ -1,0 +1,185 @@
+"""Phases of a two-stage render on a 6-block model: load, bind, restore and switch, beside the naive order.
+
+Everything is measured once, in ``setup_cache``, in one process and on the same files, so that ratios mean something.
+What is kept is in seconds, which asv compares as it should (larger is worse), and in ratios for people to read.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+_BLOCKS = 6
+# The second copy is measured on a smaller model: two of six blocks would be 12 GB.
+_SWITCH_BLOCKS = 2
+_RESTORES = 5
+
+
+def _synth(folder: str, blocks: int) -> tuple[Path, Path]:
+    subprocess.run([sys.executable, "-m", "ltx2c", "synth", folder, "--blocks", str(blocks), "--quiet"], check=True)
+    return Path(folder) / "base.safetensors", Path(folder) / "distilled-lora.safetensors"
+
+
+def _read_through(*paths: Path) -> None:
+    """Bring files into the page cache."""
+    for path in paths:
+        with path.open("rb", buffering=0) as file:
+            buffer = bytearray(16 << 20)
+            while file.readinto(buffer):
+                pass
+
+
+def _private_bytes() -> int:
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss_Anon:"):
+            return int(line.split()[1]) * 1024
+    raise NotImplementedError("this system does not say what memory is private")
+
+
+def _seconds(work: Any) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _naive_pass(tensors: dict[str, Any], terms: dict[str, Sequence[Any]], sign: float) -> None:
+    """Fuse every term into the resident tensors, or un-fuse it by subtraction; factors are read one tensor ahead."""
+    from ltx2c.fusion import Job, fuse_jobs
+
+    with ThreadPoolExecutor(1) as reader:
+        reads = ((key, reader.submit(pair.read), scale) for key, ((pair, scale),) in terms.items())
+        for key, read, scale in _one_ahead(reads):
+            a, b = read.result()
+            fuse_jobs([Job(tensors[key], [(a, b, sign * scale)], tensors[key])])
+
+
+def _one_ahead(items: Iterator[Any]) -> Iterator[Any]:
+    held = next(items)
+    for item in items:
+        yield held
+        held = item
+    yield held
+
+
+def _measure_renders(base: Path, adapter: Path) -> dict[str, float]:
+    from ltx2c import Adapter, Checkpoint, Recipe, ResidentCheckpoint, plan_fuse
+
+    recipe = Recipe.named("a2vid_two_stage", distilled_lora=adapter)
+    _read_through(base, adapter)
+    private = _private_bytes()
+    ResidentCheckpoint(base, recipe).close()  # memory that nobody touched yet costs seconds per GB on some hosts
+    began = time.perf_counter()
+    with ResidentCheckpoint(base, recipe) as resident:
+        facts = {"load": time.perf_counter() - began, "bytes": base.stat().st_size}
+        facts["private"] = (_private_bytes() - private) / facts["bytes"]
+        first = [resident.bind(0), resident.bind(1)]
+        facts["there"] = first[1].seconds
+        facts["gflops"] = 2e-9 * first[1].macs / first[1].seconds
+        facts["back"] = resident.bind(0).seconds
+        for _ in range(_RESTORES):
+            resident._residency.live.update(dict.fromkeys(resident._targets["phase1"].terms))
+            report = resident.bind(0)
+            facts["back"] = min(facts["back"], report.seconds)
+        facts["restored_bytes"] = report.bytes_read
+        facts["first_render"] = sum(report.seconds for report in first)
+
+        # The naive order on the same memory. Its load-time fusion, un-fusing and fusing are all it does for phases.
+        with Checkpoint.open(base) as checkpoint, Adapter.open(adapter) as opened:
+            plan = plan_fuse(checkpoint, [(opened, 1.0)])
+            terms = {key: [(term.pair, term.scale) for term in terms] for key, terms in plan.terms.items()}
+            tensors = {key: slot.values for key, slot in resident._residency.slots.items()}
+            passes = [_seconds(lambda sign=sign: _naive_pass(tensors, terms, sign)) for sign in (1, -1, 1)]
+    facts["naive_first_render"] = sum(passes)
+    # Two more renders: ours restores and fuses, the naive order un-fuses and fuses.
+    facts["three_renders"] = facts["first_render"] + 2 * (facts["back"] + facts["there"])
+    facts["naive_three_renders"] = sum(passes) + 2 * (passes[1] + passes[2])
+    return facts
+
+
+def _measure_switch(base: Path, adapter: Path) -> float:
+    from ltx2c import Recipe, ResidentCheckpoint
+
+    recipe = Recipe.named("a2vid_two_stage", distilled_lora=adapter)
+    with ResidentCheckpoint(base, recipe, memory_budget=base.stat().st_size * 2) as resident:
+        resident.bind(1)
+        return max(resident.bind(phase).seconds for phase in (0, 1, 0, 1))
+
+
+class Render:
+    """a2vid_two_stage with the distilled adapter alone: phase 0 is the base, phase 1 fuses every target."""
+
+    timeout = 400
+
+    def setup_cache(self) -> dict[str, float]:
+        try:
+            from ltx2c import ResidentCheckpoint  # noqa: F401
+        except ImportError as error:
+            raise NotImplementedError from error
+        with tempfile.TemporaryDirectory(dir=".") as folder:
+            facts = _measure_renders(*_synth(folder, _BLOCKS))
+        with tempfile.TemporaryDirectory(dir=".") as folder:
+            facts["switch"] = _measure_switch(*_synth(folder, _SWITCH_BLOCKS))
+        return facts
+
+    setup_cache.timeout = 400
+
+    def track_load(self, facts: dict[str, float]) -> float:
+        return facts["load"]
+
+    track_load.unit = "s"
+
+    def track_load_rate(self, facts: dict[str, float]) -> float:
+        return facts["bytes"] / facts["load"] / 1e9
+
+    track_load_rate.unit = "GB/s"
+
+    def track_bind_fused(self, facts: dict[str, float]) -> float:
+        return facts["there"]
+
+    track_bind_fused.unit = "s"
+
+    def track_bind_fused_rate(self, facts: dict[str, float]) -> float:
+        return facts["gflops"]
+
+    track_bind_fused_rate.unit = "GFLOP/s"
+
+    def track_restore(self, facts: dict[str, float]) -> float:
+        return facts["back"]
+
+    track_restore.unit = "s"
+
+    def track_restore_rate(self, facts: dict[str, float]) -> float:
+        return facts["restored_bytes"] / facts["back"] / 1e9
+
+    track_restore_rate.unit = "GB/s"
+
+    def track_switch(self, facts: dict[str, float]) -> float:
+        return facts["switch"]
+
+    track_switch.unit = "s"
+
+    def track_private_memory(self, facts: dict[str, float]) -> float:
+        return facts["private"]
+
+    track_private_memory.unit = "bases"
+
+    def track_first_render_of_naive(self, facts: dict[str, float]) -> float:
+        return facts["first_render"] / facts["naive_first_render"]
+
+    track_first_render_of_naive.unit = "times the naive order's seconds"
+
+    def track_three_renders_of_naive(self, facts: dict[str, float]) -> float:
+        return facts["three_renders"] / facts["naive_three_renders"]
+
+    track_three_renders_of_naive.unit = "times the naive order's seconds"
+
+
+if __name__ == "__main__":
+    for name, value in Render().setup_cache().items():
+        print(f"{name:24s} {value:12.4f}")
