@@ -1,0 +1,28 @@
+#!/bin/sh
+# The neon kernel under qemu-user, built by a cross compiler: the sweep must give the bytes that it gives here.
+# Installs the compiler and the emulator where it may; says so and stops where it may not.
+set -eu
+cd "$(dirname "$0")/.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cases=200
+
+have() {
+    command -v aarch64-linux-gnu-gcc >/dev/null && command -v qemu-aarch64 >/dev/null
+}
+
+if ! have; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        { apt-get update && apt-get install -y --no-install-recommends gcc-aarch64-linux-gnu libc6-dev-arm64-cross \
+            qemu-user; } >"$work/apt.log" 2>&1 || tail -n 3 "$work/apt.log" >&2
+    fi
+    have || { echo "ci/neon.sh: NOT RUN: no aarch64-linux-gnu-gcc or no qemu-aarch64 here" >&2; exit 0; }
+fi
+
+flags="-std=gnu11 -O2 -ffp-contract=off -Wall -Wextra -Werror -pthread -Iltx2c/kernels"
+${CC:-cc} $flags ci/sweep.c -o "$work/here"
+aarch64-linux-gnu-gcc $flags -static ci/sweep.c -o "$work/there"
+"$work/here" $cases >"$work/here.txt"
+qemu-aarch64 "$work/there" $cases >"$work/there.txt"
+diff "$work/here.txt" "$work/there.txt"
+cat "$work/here.txt"

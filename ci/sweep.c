@@ -1,0 +1,177 @@
+/* Every kernel of this build on a sweep of shapes and values, against the serial kernel byte for byte.
+ *
+ * Prints a checksum of all results: the same on every machine, because the inputs are too. ci/sanitize.sh runs it under
+ * sanitizers, ci/neon.sh on aarch64. Every array is its own allocation of exactly its size, so that a read or write one
+ * element too far is seen. Without arguments the whole sweep; with one, that many cases of it.
+ */
+#include <inttypes.h>
+#include <ltx2c.h>
+#include <pthread.h>
+#include <stdio.h>
+
+enum { CASES = 600, MOST_TERMS = 3, JOBS = 3, THREADS = 2 };
+
+static uint64_t state;
+
+static uint32_t draw(void) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(state >> 33);
+}
+
+static uint32_t below(uint32_t limit) { return draw() % limit; }
+
+/* Draws are statements of their own: C leaves open in which order a compiler evaluates operands. */
+static uint32_t choose(const uint32_t *from, uint32_t count) { return from[below(count)]; }
+
+/* ---- Values --------------------------------------------------------------------------------------------------------- */
+
+/* One f32 value of a kind: trained-like, wide, round the guards' lower and upper bounds, zeros, any bits. */
+static float value(uint32_t kind) {
+    static const uint32_t lowest[] = {118, 60, 55, 185}, spread[] = {6, 130, 20, 10};
+    if (kind == 4) return below(8) ? ltx2c_float(draw() << 31) : 1.5f;
+    const uint32_t sign = below(2) << 31, fraction = draw();
+    if (kind == 5) return ltx2c_float(sign | fraction);
+    return ltx2c_float(sign | (lowest[kind] + below(spread[kind])) << 23 | (fraction & 0x7fffff));
+}
+
+static void *allocate(size_t bytes) {
+    void *memory = malloc(bytes ? bytes : 1);
+    if (!memory) exit(3);
+    return memory;
+}
+
+static ltx2c_matrix draw_matrix(size_t rows, size_t columns, ltx2c_dtype dtype) {
+    const uint32_t kind = below(6);
+    const size_t stride = columns * ltx2c_itemsize(dtype);
+    void *data = allocate(rows * stride);
+    for (size_t i = 0; i < rows * columns; i++) {
+        float drawn = value(kind);
+        if (dtype == LTX2C_F32)
+            ((float *)data)[i] = drawn;
+        else
+            ((uint16_t *)data)[i] = dtype == LTX2C_BF16 ? (uint16_t)(ltx2c_bits(drawn) >> 16) : ltx2c_to_f16(drawn);
+    }
+    return (ltx2c_matrix){data, (ptrdiff_t)stride, dtype};
+}
+
+/* ---- Cases ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    ltx2c_job jobs[JOBS];
+    ltx2c_term terms[JOBS][MOST_TERMS];
+} problem;
+
+static void draw_problem(problem *p) {
+    static const uint32_t rows[] = {1, 2, 5, 6, 7, 13, 60, 65, 254}, columns[] = {1, 15, 16, 31, 63, 64, 65, 127, 513, 700};
+    static const uint32_t ranks[] = {1, 2, 3, 16, 31, 32, 33, 65, 129, 200};
+    for (int j = 0; j < JOBS; j++) {
+        ltx2c_job *job = &p->jobs[j];
+        *job = (ltx2c_job){.terms = p->terms[j]};
+        job->rows = choose(rows, 9);
+        job->columns = choose(columns, 10);
+        job->weight = draw_matrix(job->rows, job->columns, (ltx2c_dtype)below(3));
+        job->out_stride = job->weight.stride;
+        job->term_count = 1 + below(MOST_TERMS);
+        for (size_t t = 0; t < job->term_count; t++) {
+            ltx2c_term *term = &p->terms[j][t];
+            const ltx2c_dtype dtype = (ltx2c_dtype)(below(6) % 4 % 3); /* bf16 half of the time */
+            term->rank = choose(ranks, 10);
+            term->a = draw_matrix(term->rank, job->columns, dtype);
+            term->b = draw_matrix(job->rows, term->rank, dtype);
+            term->scale = (float)((int)below(17) - 8) * 0.25f;
+        }
+    }
+}
+
+static void free_problem(problem *p) {
+    for (int j = 0; j < JOBS; j++) {
+        free((void *)p->jobs[j].weight.data);
+        for (size_t t = 0; t < p->jobs[j].term_count; t++) {
+            free((void *)p->terms[j][t].a.data);
+            free((void *)p->terms[j][t].b.data);
+        }
+    }
+}
+
+/* ---- Running -------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    ltx2c_batch *batch;
+    size_t worker, *left;
+} seat;
+
+static void *work(void *given) {
+    seat *s = given;
+    for (;;) {
+        size_t left = __atomic_load_n(s->left, __ATOMIC_RELAXED);
+        do {
+            if (!left) return NULL;
+        } while (!__atomic_compare_exchange_n(s->left, &left, left - 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+        ltx2c_run_block(s->batch, s->worker);
+    }
+}
+
+/* Fuses a problem's jobs together, each into memory of its own that begins with the weight or, in place, is it. */
+static void fuse(const ltx2c_kernel *kernel, problem *p, void **outs, int in_place) {
+    ltx2c_job jobs[JOBS];
+    ltx2c_batch batch;
+    pthread_t threads[THREADS];
+    seat seats[THREADS];
+    for (int j = 0; j < JOBS; j++) {
+        jobs[j] = p->jobs[j];
+        const size_t bytes = jobs[j].rows * (size_t)jobs[j].out_stride;
+        jobs[j].out = outs[j] = allocate(bytes);
+        if (in_place) jobs[j].weight.data = memcpy(outs[j], jobs[j].weight.data, bytes);
+    }
+    if (ltx2c_open_batch(&batch, kernel, jobs, JOBS, THREADS)) exit(3);
+    size_t left = batch.blocks;
+    for (size_t i = 0; i < batch.worker_count; i++) {
+        seats[i] = (seat){&batch, i, &left};
+        if (pthread_create(&threads[i], NULL, work, &seats[i])) exit(3);
+    }
+    for (size_t i = 0; i < batch.worker_count; i++) pthread_join(threads[i], NULL);
+    ltx2c_close_batch(&batch);
+    for (int j = 0; j < JOBS; j++) p->jobs[j].nonfinite = jobs[j].nonfinite;
+}
+
+static uint64_t checksum(uint64_t sum, const void *data, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) sum = (sum ^ ((const uint8_t *)data)[i]) * 1099511628211u;
+    return sum;
+}
+
+int main(int argc, char **argv) {
+    const int cases = argc > 1 ? atoi(argv[1]) : CASES;
+    uint64_t sum = 14695981039346656037u;
+    for (int number = 0; number < cases; number++) {
+        problem p;
+        state = (uint64_t)number;
+        draw_problem(&p);
+        void *expected[JOBS], *actual[JOBS];
+        uint64_t nonfinite[JOBS];
+        fuse(&ltx2c_serial, &p, expected, 0);
+        for (int j = 0; j < JOBS; j++) {
+            nonfinite[j] = p.jobs[j].nonfinite;
+            sum = checksum(sum, expected[j], p.jobs[j].rows * (size_t)p.jobs[j].out_stride);
+            sum = checksum(sum, &nonfinite[j], sizeof nonfinite[j]);
+        }
+        for (int k = 1; k < LTX2C_KERNEL_COUNT; k++) {
+            if (ltx2c_kernels[k]->obstacle()) continue;
+            fuse(ltx2c_kernels[k], &p, actual, number & 1);
+            for (int j = 0; j < JOBS; j++) {
+                if (memcmp(actual[j], expected[j], p.jobs[j].rows * (size_t)p.jobs[j].out_stride) ||
+                    nonfinite[j] != p.jobs[j].nonfinite) {
+                    fprintf(stderr, "case %d, job %d: %s differs from serial\n", number, j, ltx2c_kernels[k]->name);
+                    return 1;
+                }
+                free(actual[j]);
+            }
+        }
+        for (int j = 0; j < JOBS; j++) free(expected[j]);
+        free_problem(&p);
+    }
+    for (int k = 0; k < LTX2C_KERNEL_COUNT; k++)
+        fprintf(stderr, "%s: %s\n", ltx2c_kernels[k]->name,
+                ltx2c_kernels[k]->obstacle() ? ltx2c_kernels[k]->obstacle() : "checked");
+    printf("%d cases, checksum %016" PRIx64 "\n", cases, sum);
+    return 0;
+}
