@@ -52,6 +52,12 @@ cdef extern from "driver.h" nogil:
     void ltx2c_run_block(ltx2c_batch *batch, size_t worker)
     void ltx2c_close_batch(ltx2c_batch *batch)
 
+cdef extern from "fork.h" nogil:
+    int ltx2c_survive_forks()
+
+if ltx2c_survive_forks():
+    raise MemoryError
+
 
 def built():
     """The kernels of this build, slowest first: what keeps each from running on this CPU, or an empty string."""

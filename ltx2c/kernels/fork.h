@@ -1,0 +1,17 @@
+/* GCC's OpenMP runtime hangs in a forked child that inherits its pool's bookkeeping without its threads. So the pool is
+ * dissolved before each fork; parent and child make a new one when they next need it. */
+#ifndef LTX2C_FORK_H
+#define LTX2C_FORK_H
+
+#ifdef LTX2C_OMP_PAUSE
+#include <omp.h>
+#include <pthread.h>
+
+static void ltx2c_before_fork(void) { omp_pause_resource_all(omp_pause_soft); }
+
+static inline int ltx2c_survive_forks(void) { return pthread_atfork(ltx2c_before_fork, NULL, NULL); }
+#else
+static inline int ltx2c_survive_forks(void) { return 0; }
+#endif
+
+#endif
