@@ -83,10 +83,10 @@ def fuse_tensors(
     fuse_jobs(checked, threads=threads)
 
 
-def fuse_jobs(jobs: Sequence[Job], *, threads: int | None = None) -> list[int]:
+def fuse_jobs(jobs: Iterable[Job], *, threads: int | None = None) -> list[int]:
     """What engines call: jobs of NumPy arrays that fit each other (the plan saw to that).
 
-    Ctrl-C is noticed between batches of about a second's work.
+    Ctrl-C is noticed between batches of about a second's work, and jobs are taken from the iterable batch by batch.
 
     Returns:
         Per job, how many values of the result are inf or NaN where the weight's value was finite.
@@ -99,7 +99,7 @@ def fuse_jobs(jobs: Sequence[Job], *, threads: int | None = None) -> list[int]:
     return nonfinite
 
 
-def _batches(jobs: Sequence[Job]) -> Iterable[list[Job]]:
+def _batches(jobs: Iterable[Job]) -> Iterable[list[Job]]:
     batch: list[Job] = []
     macs = 0
     for job in jobs:

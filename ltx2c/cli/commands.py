@@ -22,6 +22,7 @@ COMMANDS = {
     "synth": ("ltx2c.cli.synth", "write LTX-2.5-shaped files to try things out on"),
     "plan": ("ltx2c.cli.plan", "what the renders of a pipeline will cost, beside the naive order"),
     "demo": ("ltx2c.cli.demo", "synthesise, fuse and check, in one go"),
+    "bench": ("ltx2c.cli.bench", "measure this machine: peaks, and fusion beside them"),
     "info": ("ltx2c.cli.info", "versions, CPU features, the kernel chosen and why, threads"),
 }
 

@@ -1,0 +1,53 @@
+"""The measuring library, on weights small enough to measure in a blink."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ltx2c import bench, fusion, inventory, kernels
+from ltx2c.cli import bench as command
+from ltx2c.inventory import TensorSpec
+
+
+@pytest.fixture
+def small(monkeypatch):
+    pairs = [("x", 16, 300, 200), ("y", 16, 300, 200), ("z", 4, 40, 4)] * 3
+    specs = [
+        spec
+        for module, rank, out, into in pairs
+        for spec in (
+            TensorSpec(f"{module}.lora_A.weight", "BF16", (rank, into)),
+            TensorSpec(f"{module}.lora_B.weight", "BF16", (out, rank)),
+        )
+    ]
+    monkeypatch.setattr(inventory, "adapter_tensors", lambda blocks: iter(specs))
+    monkeypatch.setattr(bench, "SHAPES", ((64, 1, 96), (32, 20, 64)))
+    monkeypatch.setattr(bench, "_BANDWIDTH_BYTES", 1 << 20)
+
+
+def test_measures_everything_that_it_lists(small):
+    seen = []
+    report = bench.bench(threads=1, blocks=1, seconds=0, progress=seen.append)
+    assert report.kernel == kernels.selected() and tuple(report.peaks) == kernels.available()
+    assert [row.name for row in report.rows] == ["64 x 1 x 96", "32 x 20 x 64", "9 modules of LTX-2.5"]
+    assert all(row.gflops > 0 and row.peak_share > 0 and row.gbps > 0 for row in report.rows)
+    assert report.torch is not None and report.rows[0].torch_gflops > 0
+    assert seen[-1].macs_done == seen[-1].macs_total == 3 * (2 * 16 * 300 * 200 + 4 * 40 * 4)
+    assert json.loads(json.dumps(report.as_json()))["rows"][1]["name"] == "32 x 20 x 64"
+
+
+def test_modules_of_a_shape_take_turns_with_its_weights(small):
+    # Jobs in flight together must not write the same array, and the ring of packed factors keeps three in flight.
+    jobs = list(bench._model_jobs(1))
+    fusion._refuse_shared_outputs(jobs[:3])
+    same = [job.out for job in jobs if job.out.shape == (300, 200)]
+    assert all(one is not other for i, one in enumerate(same) for other in same[i + 1 : i + bench._WEIGHTS_PER_SHAPE])
+
+
+def test_the_table(small):
+    report = bench.bench(threads=1, blocks=1, seconds=0)
+    lines = command._text(report).splitlines()
+    assert report.kernel in lines[0] and "GB/s" in lines[1]
+    assert lines[-1].startswith("9 modules of LTX-2.5") and "%" in lines[-1]
