@@ -27,7 +27,7 @@ _SHOWN = 12
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to fuse into what, and what to let pass."""
     parser.add_argument("base", metavar="BASE", type=Path, help="a .safetensors file, a folder of shards or its index")
-    options.add_loras(parser)
+    options.add_loras(parser, required=True)
     parser.add_argument("-o", "--output", metavar="OUT", type=Path, required=True, help="the file or folder to write")
     options.add_threads(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what would be done and write nothing")

@@ -9,13 +9,20 @@ from pathlib import Path
 from typing import Any
 
 
-def add_loras(parser: argparse.ArgumentParser, option: str = "--lora", *, what: str = "an adapter to fuse") -> None:
+def add_loras(
+    parser: argparse.ArgumentParser,
+    option: str = "--lora",
+    *,
+    what: str = "an adapter to fuse",
+    required: bool = False,
+) -> None:
     """``OPTION PATH [STRENGTH]``, repeatable: a list of (path, strength) in the order given, empty by default."""
     parser.add_argument(
         option,
         nargs="+",
         action=_Lora,
         default=[],
+        required=required,
         metavar=("PATH", "STRENGTH"),
         help=f"{what}, and its strength (1.0 unless given); repeatable, and the order counts",
     )

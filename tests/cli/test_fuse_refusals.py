@@ -147,6 +147,13 @@ def test_refused_with_one_line_and_nothing_touched(
     assert snapshot(tmp_path) == before
 
 
+def test_no_adapter_at_all_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case = Case(tmp_path)
+    assert main(["fuse", str(case.base), "-o", str(case.out)]) == 2
+    assert "--lora" in capsys.readouterr().err
+    assert not case.out.exists()
+
+
 def test_the_unspoiled_case_is_not_refused(tmp_path: Path) -> None:
     assert main(Case(tmp_path).command()) == 0
 
