@@ -58,12 +58,12 @@ def test_scale_is_strength_times_alpha_over_that_pairs_rank_rounded_once(tmp_pat
     alpha = np.array(0.1, np.float64)
     tensors = {**pair("x", 4, 3, 4), "x.alpha": alpha, **pair("y", 4, 2, 4), "y.alpha": alpha, **pair("z", 4, 2, 4)}
     x, y, z = opened(write(tmp_path / "a.safetensors", tensors)).pairs
-    assert x.scale(0.8) == float(np.float32(0.8 * 0.1 / 3))
-    assert y.scale(0.8) == float(np.float32(0.8 * 0.1 / 2))
-    assert z.scale(0.8) == float(np.float32(0.8)) != 0.8
-    # Rounding alpha / rank to float32 on the way gives another number.
-    assert x.scale(0.1) == float(np.float32(0.1 * 0.1 / 3))
-    assert x.scale(0.1) != float(np.float32(np.float32(0.1) * np.float32(np.float32(0.1) / np.float32(3))))
+    assert x.scale(0.3) == float(np.float32(0.3 * 0.1 / 3))
+    assert y.scale(0.3) == float(np.float32(0.3 * 0.1 / 2))
+    assert z.scale(0.3) == float(np.float32(0.3)) != 0.3
+    # Rounding the strength, or alpha / rank, to float32 on the way gives another number.
+    assert x.scale(0.3) != float(np.float32(float(np.float32(0.3)) * 0.1 / 3))
+    assert x.scale(0.3) != float(np.float32(0.3 * float(np.float32(0.1 / 3))))
     assert math.copysign(1, z.scale(-0.0)) == 1
 
 

@@ -18,6 +18,7 @@ from tensor_files import pair, weight, write
 
 from ltx2c import Recipe, ResidentCheckpoint
 from ltx2c.engines import arena, fill
+from ltx2c.engines import resident as resident_module
 from ltx2c.files import TensorFile
 
 BUDGET = 1 << 30
@@ -132,6 +133,19 @@ class TestFailedBind:
         with monkeypatch.context() as patch, pytest.raises(fail(patch, 2 if fail is fail_fusing else 12)):
             ResidentCheckpoint(folder / "base.safetensors", recipe)
         assert len(list(Path("/proc/self/fd").iterdir())) == open_files
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_nothing_changes_in_place_until_the_second_copy_is_written(
+    folder: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resident_module, "choose_doubled", lambda *args: (f"{PREFIX}d.weight",))
+    with ResidentCheckpoint(folder / "base.safetensors", recipe) as resident:
+        with monkeypatch.context() as patch:
+            fail_fusing(patch, 1)
+            with pytest.raises(KeyboardInterrupt):
+                resident.bind(1)
+        assert resident.state.name == "phase0" and holds(resident, folder, 0)
 
 
 def test_repair_touches_only_what_is_torn_or_differs(

@@ -53,13 +53,15 @@ Make = Callable[..., Adapter]
 
 def test_terms_stand_in_base_order_and_in_fusion_order(base: Checkpoint, adapter: Make) -> None:
     one, two = adapter("one", "blocks.1.to_q", "blocks.0.to_k"), adapter("two", "blocks.0.to_k")
-    plan = plan_fuse(base, [(two, 0.5), (one, 0.8)])
+    plan = plan_fuse(base, [(one, 0.8), (two, 0.5)])
     assert list(plan.terms) == [f"{PREFIX}blocks.0.to_k.weight", f"{PREFIX}blocks.1.to_q.weight"]
     shared = plan.terms[f"{PREFIX}blocks.0.to_k.weight"]
-    assert [term.pair.adapter for term in shared] == [two.path, one.path]
-    assert [term.scale for term in shared] == [0.5, float(np.float32(0.8))]
-    assert plan.pairs_fused == (1, 2)
-    assert plan.adapters == ((two, 0.5), (one, 0.8))
+    assert [term.pair.adapter for term in shared] == [one.path, two.path]
+    assert [term.scale for term in shared] == [float(np.float32(0.8)), 0.5]
+    assert plan.pairs_fused == (2, 1)
+    assert plan.adapters == ((one, 0.8), (two, 0.5))
+    swapped = plan_fuse(base, [(two, 0.5), (one, 0.8)])
+    assert [term.scale for term in swapped.terms[f"{PREFIX}blocks.0.to_k.weight"]] == [0.5, float(np.float32(0.8))]
 
 
 def test_cost(base: Checkpoint, adapter: Make) -> None:
@@ -214,6 +216,12 @@ def test_a_module_that_the_base_holds_twice(tmp_path: Path, adapter: Make) -> No
         refused("ambiguous-weight", "one.safetensors", f"{PREFIX}x.weight", " x.weight"),
     ):
         plan_fuse(twice, [(adapter("one", "x"), 1)])
+
+
+def test_two_modules_for_one_weight(base: Checkpoint, adapter: Make) -> None:
+    one = adapter("one", "blocks.0.to_k", f"{PREFIX}blocks.0.to_k")
+    with refused("doubled-factor", "one.safetensors", f"{PREFIX}blocks.0.to_k.weight", f" diffusion_model.{PREFIX}"):
+        plan_fuse(base, [(one, 1)])
 
 
 class TestSameAdapterTwice:

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from phase_model import CASES, IN, OUT, TENSORS, Case, ids, make, recipe_in, schedule
 from refusals import refused
+from tensor_files import pair, write
 
 from ltx2c import Recipe, plan_render
 from ltx2c.plan.cost import Cost, Rates
-from ltx2c.recipes import PIPELINES
+from ltx2c.recipes import PIPELINES, Phase
 
 RATES = Rates(flops=1e9, bytes=1e6)
 
@@ -143,3 +144,13 @@ def test_one_adapter_in_two_roles_is_refused(folder: Path) -> None:
     recipe = recipe_in(folder, "a2vid_two_stage", loras=["d"], distilled=["d"])
     with refused("same-adapter-twice", "d.safetensors"):
         plan_render(recipe, folder / "base.safetensors")
+
+
+def test_reference_scales_may_not_conflict_between_phases(folder: Path, tmp_path: Path) -> None:
+    factors = pair("diffusion_model.a", OUT, 2, IN)
+    two, three = (
+        write(tmp_path / f"by{value}.safetensors", factors, {"reference_downscale_factor": value}) for value in "23"
+    )
+    parts = (Phase("phase0", ((two, 1.0),)), Phase("phase1", ((three, 1.0),)))
+    with refused("reference-scale-conflict", "by2.safetensors", "by3.safetensors"):
+        plan_render(Recipe("retake", parts), folder / "base.safetensors", rates=RATES)
