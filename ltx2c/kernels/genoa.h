@@ -162,42 +162,54 @@ static __attribute__((noinline)) uint64_t ltx2c_genoa_settle(const ltx2c_genoa_d
     return nonfinite;
 }
 
+/* What the epilogue needs beside the sums, made once: GCC would rather make each anew at every use. */
+typedef struct {
+    __m512i lower, upper; /* words of the lower (upper) half of a vector to the upper halves of lanes */
+    __m512i in_turn;      /* words of both halves in turn */
+    __m512i one, field;   /* of a bf16's exponent: its unit, and all its bits but the lowest */
+    __mmask32 odd;
+} ltx2c_genoa_constants;
+
+LTX2C_INLINE ltx2c_genoa_constants ltx2c_genoa_make_constants(void) {
+    const __m512i count = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    ltx2c_genoa_constants c;
+    c.lower = _mm512_slli_epi32(count, 16);
+    c.upper = _mm512_slli_epi32(_mm512_add_epi32(count, _mm512_set1_epi32(16)), 16);
+    c.in_turn = _mm512_or_si512(c.upper, count);
+    c.one = _mm512_set1_epi16(0x80);
+    c.field = _mm512_set1_epi16(0x7f00);
+    c.odd = 0xaaaaaaaa;
+    __asm__("" : "+v"(c.one), "+v"(c.field), "+Yk"(c.odd));
+    return c;
+}
+
 /* One row's 32 columns of a bf16 weight: rounds the sum to the aggregate, which its guard keeps clear of denormals, and
  * adds it. A result whose exponent is 0 may have been flushed, and one whose exponent is 255 is inf or NaN: both are rare,
  * and are done again in full. Returns the next free doubt. */
 LTX2C_INLINE ltx2c_genoa_doubt *ltx2c_genoa_finish_half(char *out, const char *weight, __m512 even, __m512 odd,
-                                                        ltx2c_genoa_doubt *doubt) {
-    /* Words of the lower (upper) half of a vector to the upper halves of lanes; and both halves' words in turn. */
-    const __m512i lower = _mm512_setr_epi32(0x00000, 0x10000, 0x20000, 0x30000, 0x40000, 0x50000, 0x60000, 0x70000,
-                                            0x80000, 0x90000, 0xa0000, 0xb0000, 0xc0000, 0xd0000, 0xe0000, 0xf0000);
-    const __m512i upper = _mm512_setr_epi32(0x100000, 0x110000, 0x120000, 0x130000, 0x140000, 0x150000, 0x160000,
-                                            0x170000, 0x180000, 0x190000, 0x1a0000, 0x1b0000, 0x1c0000, 0x1d0000,
-                                            0x1e0000, 0x1f0000);
-    const __m512i in_turn = _mm512_setr_epi32(0x100000, 0x110001, 0x120002, 0x130003, 0x140004, 0x150005, 0x160006,
-                                              0x170007, 0x180008, 0x190009, 0x1a000a, 0x1b000b, 0x1c000c, 0x1d000d,
-                                              0x1e000e, 0x1f000f);
+                                                        const ltx2c_genoa_constants *c, ltx2c_genoa_doubt *doubt) {
     const __m512i before = _mm512_loadu_si512(weight), aggregate = ltx2c_genoa_convert(even, odd);
-    even = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, lower, aggregate));
-    odd = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, upper, aggregate));
+    even = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(c->odd, c->lower, aggregate));
+    odd = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(c->odd, c->upper, aggregate));
     even = _mm512_add_ps(even, _mm512_castsi512_ps(ltx2c_skylake_even(before)));
-    odd = _mm512_add_ps(odd, _mm512_castsi512_ps(_mm512_maskz_mov_epi16(0xaaaaaaaa, before)));
-    const __m512i result = _mm512_permutexvar_epi16(in_turn, ltx2c_genoa_convert(even, odd));
+    odd = _mm512_add_ps(odd, _mm512_castsi512_ps(_mm512_maskz_mov_epi16(c->odd, before)));
+    const __m512i result = _mm512_permutexvar_epi16(c->in_turn, ltx2c_genoa_convert(even, odd));
     _mm512_storeu_si512(out, result);
     /* Exponents 0 and 255 become 1 and 0 (carried into the sign): all but the field's lowest bit are clear. */
-    const __m512i next = _mm512_add_epi16(result, _mm512_set1_epi16(0x80));
-    if (__builtin_expect(_mm512_testn_epi16_mask(next, _mm512_set1_epi16(0x7f00)) == 0, 1)) return doubt;
+    if (__builtin_expect(_mm512_testn_epi16_mask(_mm512_add_epi16(result, c->one), c->field) == 0, 1)) return doubt;
     *doubt = (ltx2c_genoa_doubt){even, odd, before, out};
     return doubt + 1;
 }
 
 LTX2C_INLINE uint64_t ltx2c_genoa_finish(const int rows, ltx2c_skylake_tile sum, const ltx2c_strip *s, char *out,
                                          const char *weight) {
-    ltx2c_genoa_doubt doubts[2 * LTX2C_SKYLAKE_ROWS], *end = doubts;
     const ptrdiff_t out_stride = s->out_stride, weight_stride = s->weight_stride;
+    const ltx2c_genoa_constants c = ltx2c_genoa_make_constants();
+    ltx2c_genoa_doubt doubts[2 * LTX2C_SKYLAKE_ROWS], *end = doubts;
     LTX2C_UNROLL
     for (int r = 0; r < rows; r++, out += out_stride, weight += weight_stride) {
-        end = ltx2c_genoa_finish_half(out, weight, sum[r][0], sum[r][1], end);
-        end = ltx2c_genoa_finish_half(out + 64, weight + 64, sum[r][2], sum[r][3], end);
+        end = ltx2c_genoa_finish_half(out, weight, sum[r][0], sum[r][1], &c, end);
+        end = ltx2c_genoa_finish_half(out + 64, weight + 64, sum[r][2], sum[r][3], &c, end);
     }
     return __builtin_expect(end == doubts, 1) ? 0 : ltx2c_genoa_settle(doubts, end);
 }
@@ -222,7 +234,6 @@ LTX2C_INLINE uint64_t ltx2c_genoa_any_tile(const int rows, const ltx2c_strip *s,
                                            const char *weight) {
     float aggregate[LTX2C_SKYLAKE_ROWS * LTX2C_SKYLAKE_PANEL] __attribute__((aligned(64)));
     ltx2c_skylake_tile sum;
-    ltx2c_skylake_prefetch(rows, weight, s->weight_stride, LTX2C_SKYLAKE_PANEL * ltx2c_itemsize(s->dtype));
     ltx2c_genoa_term(rows, s->terms, p, sum);
     ltx2c_skylake_first(rows, sum);
     for (size_t t = 1; t < s->term_count; t++) {
@@ -238,7 +249,6 @@ LTX2C_INLINE uint64_t ltx2c_genoa_dot_tile(const int rows, const ltx2c_strip *s,
                                            const char *weight) {
     const ltx2c_factors *f = s->terms;
     ltx2c_skylake_tile sum;
-    ltx2c_skylake_prefetch(rows, weight, s->weight_stride, 2 * LTX2C_SKYLAKE_PANEL);
     ltx2c_skylake_clear(rows, sum);
     ltx2c_genoa_dot(rows, sum, f->a + p * f->depth * LTX2C_SKYLAKE_PANEL, f->b, f->b_stride, f->depth);
     return ltx2c_genoa_finish(rows, sum, s, out, weight);
@@ -253,6 +263,7 @@ LTX2C_INLINE uint64_t ltx2c_genoa_rows(const int rows, const ltx2c_strip *s, ltx
     const char *weight = s->weight;
     char *out = s->out;
     uint64_t nonfinite = 0;
+    ltx2c_skylake_prefetch(rows, weight, s->weight_stride, panel_bytes);
     for (size_t p = s->first; p < s->last; p++, out += panel_bytes, weight += panel_bytes) {
         if (plain && ltx2c_exact_mode(f->a_range[p / LTX2C_SKYLAKE_UNIT], f->b_range) == LTX2C_DOT)
             nonfinite += ltx2c_genoa_dot_tile(rows, s, p, out, weight);

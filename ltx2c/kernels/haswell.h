@@ -215,10 +215,10 @@ LTX2C_INLINE uint64_t ltx2c_haswell_rows(const int rows, const ltx2c_strip *s) {
     const char *weight = s->weight;
     char *out = s->out;
     uint64_t nonfinite = 0;
+    LTX2C_UNROLL
+    for (int r = 0; r < rows; r++) _mm_prefetch(weight + r * s->weight_stride, _MM_HINT_T0);
     for (size_t p = s->first; p < s->last; p++, out += panel_bytes, weight += panel_bytes) {
         ltx2c_haswell_tile sum, aggregate;
-        LTX2C_UNROLL
-        for (int r = 0; r < rows; r++) _mm_prefetch(weight + r * s->weight_stride, _MM_HINT_T0);
         ltx2c_haswell_term(rows, s->terms, p, sum);
         ltx2c_haswell_first(rows, sum, aggregate);
         for (size_t t = 1; t < s->term_count; t++) {

@@ -132,7 +132,8 @@ LTX2C_INLINE void ltx2c_skylake_product(const int rows, const int fused, ltx2c_s
     }
 }
 
-/* Asks for the tile's weights, which come from memory while the product runs. */
+/* Asks for the first tile's weights, which come from memory while its product runs. Where a strip has more tiles than
+ * that one, the products are short, and the CPU sees the pattern by itself. */
 LTX2C_INLINE void ltx2c_skylake_prefetch(const int rows, const char *weight, ptrdiff_t stride, size_t panel_bytes) {
     for (size_t at = 0; at < panel_bytes; at += 64) {
         LTX2C_UNROLL
@@ -282,9 +283,9 @@ LTX2C_INLINE uint64_t ltx2c_skylake_rows(const int rows, const ltx2c_strip *s) {
     const char *weight = s->weight;
     char *out = s->out;
     uint64_t nonfinite = 0;
+    ltx2c_skylake_prefetch(rows, weight, s->weight_stride, panel_bytes);
     for (size_t p = s->first; p < s->last; p++, out += panel_bytes, weight += panel_bytes) {
         ltx2c_skylake_tile sum;
-        ltx2c_skylake_prefetch(rows, weight, s->weight_stride, panel_bytes);
         ltx2c_skylake_term(rows, s->terms, p, sum);
         ltx2c_skylake_first(rows, sum);
         for (size_t t = 1; t < s->term_count; t++) {
