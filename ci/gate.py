@@ -86,7 +86,11 @@ def judge(tree: Path, base: str | None, folder: Path) -> bool:
     if base is None:
         print("regression: skipped: there is no commit to compare with")
         return True
-    base_build = build(copy_of_commit(tree, base, folder / "base"))
+    try:
+        base_build = build(copy_of_commit(tree, base, folder / "base"))
+    except subprocess.CalledProcessError:
+        print(f"regression: skipped: {base} does not build")
+        return True
     print(f"regression against {base}, limit {FACTOR}:")
     with tempfile.TemporaryDirectory(prefix="ltx2c-gate-", dir=scratch()) as inputs:
         measure(head_build, Path(inputs), "gate_times.py", "--prepare", *COMPARED)

@@ -18,6 +18,7 @@ import pickle
 import re
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,6 +96,8 @@ def measure(patterns: list[str]) -> dict[str, float]:
             found[benchmark.name] = shortest(benchmark, prepared)
         except NotImplementedError:
             continue
+        except Exception:  # of a commit that is broken there: as if it were not there
+            traceback.print_exc()
     return found
 
 
