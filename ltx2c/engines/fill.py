@@ -19,6 +19,9 @@ ReadPair = Callable[[Pair], tuple[npt.NDArray[Any], npt.NDArray[Any]]]
 # Base bytes per batch: enough that a batch's overhead does not show, little enough to be in cache when it is fused.
 _BATCH_BYTES = 16 << 20
 
+# Each holds a batch's factors in memory, and so many saturate it.
+_MOST_READERS = 8
+
 
 class _Item(NamedTuple):
     key: str
@@ -52,12 +55,13 @@ def carry_out(
         return {}
     nonfinite: dict[str, int] = {}
     ahead: deque[tuple[list[_Item], Future[list[Job]]]] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="ltx2c-read") as readers:
+    reader_count = min(threads, _MOST_READERS)
+    with ThreadPoolExecutor(reader_count, thread_name_prefix="ltx2c-read") as readers:
         try:
             for batch in _batches(change, slots):
                 contents.update((item.key, None) for item in batch)
                 ahead.append((batch, readers.submit(_read, batch, read_pair)))
-                if len(ahead) > threads:
+                if len(ahead) > reader_count:
                     nonfinite |= _finish(*ahead.popleft(), contents, threads)
             while ahead:
                 nonfinite |= _finish(*ahead.popleft(), contents, threads)

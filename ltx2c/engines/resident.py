@@ -94,6 +94,7 @@ class ResidentCheckpoint:
     Attributes:
         recipe: as given.
         notes: what a user should be told.
+        unmatched: pairs with no home in the base, left out.
         doubled: keys that are held twice.
         loaded: what the load did.
 
@@ -131,6 +132,7 @@ class ResidentCheckpoint:
             adapters = {path: files.enter_context(Adapter.open(path)) for path in recipe.paths}
             plans = plan_phases(checkpoint, recipe, adapters, unmatched=unmatched)
             self.notes = tuple(dict.fromkeys(note for plan in plans for note in plan.notes)) + recipe.notes
+            self.unmatched = tuple(dict.fromkeys(pair for plan in plans for pair in plan.unmatched))
             self._inputs = [*checkpoint.files, *(file for one in adapters.values() for file in one.checkpoint.files)]
             self._targets = {
                 phase.name: _Target(phase.name, phase.state, plan.terms)

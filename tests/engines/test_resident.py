@@ -15,7 +15,7 @@ from goldens import bits
 from phase_model import CASES, PREFIX, TENSORS, Case, Counts, expected, ids, make, recipe_in, schedule
 from refusals import refused
 from safetensors.numpy import load_file
-from tensor_files import weight, write
+from tensor_files import pair, weight, write
 
 from ltx2c import Checkpoint, Recipe, ResidentCheckpoint, plan_render, reference
 from ltx2c.engines import arena
@@ -307,6 +307,15 @@ class TestRefusals:
         write(own / "u.safetensors", {"x.lora_A.weight": weight(2, 17), "x.lora_B.weight": weight(24, 2)})
         with refused("no-pair-matches", "u.safetensors"):
             ResidentCheckpoint(base_in(own), recipe_in(own, "retake", loras=["u"]))
+
+    def test_unmatched_pairs_are_left_out_where_that_is_asked_for(self, own: Path) -> None:
+        write(own / "u.safetensors", {**pair("diffusion_model.a", 24, 2, 17), **pair("nowhere", 24, 2, 17)})
+        recipe = recipe_in(own, "ic_lora", loras=["u"])
+        with refused("unmatched-key", "nowhere.lora_A.weight", "1 of 2"):
+            ResidentCheckpoint(base_in(own), recipe)
+        with ResidentCheckpoint(base_in(own), recipe, unmatched="warn") as resident:
+            assert resident.loaded.fused == 1
+            assert [one.key for one in resident.unmatched] == ["nowhere.lora_A.weight"]
 
     def test_nothing_stays_open_after_a_refusal(self, own: Path) -> None:
         write(own / "u.safetensors", {"x.lora_A.weight": weight(2, 17), "x.lora_B.weight": weight(24, 2)})
