@@ -1,0 +1,151 @@
+"""The main job, from file to file: what it costs beside copying the file, and beside the arithmetic alone.
+
+On two cores the floor of a fuse is the larger of both. ``ci/file_targets.py`` prints the ratios for a larger model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+BASE, FUSED = "base.safetensors", "fused.safetensors"
+RANKS = (16, 450)
+
+
+def make_model(folder: Path, blocks: int) -> None:
+    """``base.safetensors`` and ``lora-RANK.safetensors`` for each rank in ``folder``."""
+    from ltx2c.synth import synth
+
+    for rank in RANKS:
+        synth(folder / str(rank), blocks=blocks, rank=rank)
+        made = {path.name: path for path in (folder / str(rank)).iterdir()}
+        made[BASE].replace(folder / BASE)
+        made["distilled-lora.safetensors"].replace(folder / f"lora-{rank}.safetensors")
+        (folder / str(rank)).rmdir()
+
+
+def read_into_cache(*paths: Path) -> None:
+    for path in paths:
+        with path.open("rb", buffering=0) as file:
+            while file.read(16 << 20):
+                pass
+
+
+def drop_from_cache(*paths: Path) -> None:
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def fuse_seconds(folder: Path, rank: int) -> float:
+    """A fuse, its result durable and then removed."""
+    from ltx2c import fuse_checkpoint
+
+    out = folder / FUSED
+    began = time.perf_counter()
+    fuse_checkpoint(folder / BASE, [(folder / f"lora-{rank}.safetensors", 0.8)], out)
+    seconds = time.perf_counter() - began
+    out.unlink()
+    return seconds
+
+
+def copy_seconds(folder: Path) -> float:
+    """``cp`` of the base and a sync of the copy, which is then removed."""
+    out = folder / "copy.safetensors"
+    began = time.perf_counter()
+    subprocess.run(["cp", folder / BASE, out], check=True)
+    subprocess.run(["sync", out], check=True)
+    seconds = time.perf_counter() - began
+    out.unlink()
+    return seconds
+
+
+def compute_seconds(folder: Path, rank: int) -> float:
+    """The arithmetic of the same fuse on arrays in memory; weights and factors of one shape share theirs."""
+    from ltx2c import Adapter, Checkpoint, fuse_tensors, plan_fuse
+
+    with (
+        Checkpoint.open(folder / BASE) as base,
+        Adapter.open(folder / f"lora-{rank}.safetensors") as adapter,
+    ):
+        weights, factors = {}, {}
+        keys = []
+        for key, (term,) in plan_fuse(base, [(adapter, 0.8)]).terms.items():
+            weight = base.tensors[key]
+            kind = (weight.dtype, weight.shape)
+            keys.append(kind)
+            if kind not in weights:
+                weights[kind], factors[kind] = weight.read(), term.pair.read()
+    began = time.perf_counter()
+    for kind in keys:
+        fuse_tensors([(weights[kind], [(*factors[kind], 0.8)], weights[kind])])
+    return time.perf_counter() - began
+
+
+@contextlib.contextmanager
+def temporary_model(blocks: int) -> Iterator[Path]:
+    """A folder with a model as ``make_model`` makes it, removed at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="ltx2c-bench-"))
+    try:
+        make_model(folder, blocks)
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+class File:
+    """One block of LTX-2.5, all that is outside the blocks included: from page cache to disk."""
+
+    params = RANKS
+    param_names = ("rank",)
+    timeout = 300
+    rounds = 1
+    repeat = (2, 5, 10.0)
+    number = 1
+    warmup_time = 0
+
+    def setup_cache(self) -> str:
+        try:
+            from ltx2c import fuse_checkpoint, synth  # noqa: F401  (a commit that has both)
+        except ImportError as error:
+            raise NotImplementedError from error
+        folder = Path.cwd() / "model"
+        make_model(folder, blocks=1)
+        return str(folder)
+
+    def setup(self, folder: str, rank: int) -> None:
+        self.folder = Path(folder)
+        read_into_cache(self.folder / BASE, self.folder / f"lora-{rank}.safetensors")
+
+    def time_fuse(self, folder: str, rank: int) -> None:
+        fuse_seconds(self.folder, rank)
+
+    def peakmem_fuse(self, folder: str, rank: int) -> None:
+        fuse_seconds(self.folder, rank)
+
+    def track_fuse(self, folder: str, rank: int) -> float:
+        """GB/s of output."""
+        return (self.folder / BASE).stat().st_size / 1e9 / min(fuse_seconds(self.folder, rank) for _ in range(3))
+
+    def track_share_of_floor(self, folder: str, rank: int) -> float:
+        """How many times longer than the slower of a synced copy and the arithmetic alone."""
+        floor = max(copy_seconds(self.folder), compute_seconds(self.folder, rank))
+        return fuse_seconds(self.folder, rank) / floor
+
+    def time_verify(self, folder: str, rank: int) -> None:
+        """Against a file that differs: the base itself, so that nothing has to be written first."""
+        from ltx2c import verify_checkpoint
+
+        lora = self.folder / f"lora-{rank}.safetensors"
+        assert not verify_checkpoint(self.folder / BASE, self.folder / BASE, [(lora, 0.8)]).equal
+
+    track_fuse.unit = "GB/s"  # type: ignore[attr-defined]
+    track_share_of_floor.unit = "times"  # type: ignore[attr-defined]
