@@ -7,8 +7,6 @@ outside the GIL: in preadv, in kernels, in pwritev.
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterable
@@ -34,15 +32,6 @@ def split_threads(threads: int) -> tuple[int, int]:
     """
     workers = min(WORKERS, threads)
     return workers, threads // workers
-
-
-def new_buffer(size: int) -> memoryview:
-    """Page-aligned anonymous memory of ``size`` bytes, in huge pages where the system gives them."""
-    memory = mmap.mmap(-1, size)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel built without them
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return memoryview(memory)
 
 
 @dataclass(frozen=True)

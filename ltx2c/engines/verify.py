@@ -17,10 +17,11 @@ from ltx2c import kernels
 from ltx2c.engines.blocks import Block, BlockFuser, Piece, buffer_bytes, cut, gather, macs, read_block, row_bytes
 from ltx2c.engines.compare import Comparison, KeyDifference, compare, likely_cause
 from ltx2c.engines.file import check_inputs_unchanged
-from ltx2c.engines.pipeline import BLOCK_BYTES, BUFFERS, Stage, new_buffer, run_pipeline, split_threads
+from ltx2c.engines.pipeline import BLOCK_BYTES, BUFFERS, Stage, run_pipeline, split_threads
 from ltx2c.engines.progress import OnProgress, Progress
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint, StoredTensor
+from ltx2c.files.buffers import new_buffer
 from ltx2c.fusion import Job
 from ltx2c.plan import Plan
 from ltx2c.threads import resolve_threads
@@ -127,7 +128,7 @@ def _run(
     workers, each = split_threads(threads)
     comparer = _Comparer(BlockFuser(plan.terms, each), fused, half)
     blocks = run_pipeline(
-        gather(((piece, 0) for piece in pieces), BLOCK_BYTES),
+        gather(((piece, piece.tensor.begin + piece.start) for piece in pieces), BLOCK_BYTES),
         Stage(comparer.read, comparer.compare),
         buffers=[new_buffer(2 * half) for _ in range(BUFFERS)],
         workers=workers,
@@ -184,7 +185,7 @@ class _Comparer:
     def compare(self, block: Block, buffer: memoryview, jobs: list[Job]) -> Compared:
         fused = self._fuser.fuse(block, buffer[: self._half], jobs)
         comparisons = []
-        at = 0
+        at = block.lead
         for tensor, _, nbytes in block.pieces:
             ours, theirs = (buffer[start + at : start + at + nbytes] for start in (0, self._half))
             comparisons.append(compare(ours, theirs, tensor.dtype))

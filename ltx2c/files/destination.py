@@ -51,7 +51,7 @@ class Destination:
         Raises:
             OSError: as the system says.
             RefusedError: ``output-is-input``, ``output-folder-missing``, ``output-exists``, ``output-is-folder``,
-                ``output-is-not-folder``, ``output-folder-foreign``, ``no-room``.
+                ``output-is-not-file``, ``output-is-not-folder``, ``output-folder-foreign``, ``no-room``.
         """
         destination = cls(Path(os.path.abspath(path)), folder, force)  # noqa: PTH100  (resolve() would follow OUT)
         destination._check_parent()
@@ -90,6 +90,8 @@ class Destination:
             self._refuse("it is a folder, and the result is a file", "output-is-folder")
         if self.folder and not stat.S_ISDIR(mode):
             self._refuse("it is no folder, and the result is one", "output-is-not-folder")
+        if not self.folder and not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
+            self._refuse("it is no file but a device, pipe or socket", "output-is-not-file")
         if not self.force:
             self._refuse("it exists; --force replaces it", "output-exists")
         if self.folder:

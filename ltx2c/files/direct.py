@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from ltx2c.files.buffers import new_buffer
 from ltx2c.files.header import PAGE
 from ltx2c.files.linux import finish_writeback, reserve, start_writeback
 
@@ -27,6 +28,9 @@ class Digest(Protocol):
 
 class OutputFile:
     """A file being written front to back, its whole size known and reserved from the start.
+
+    The first page, where the header begins, is written last of all: what a killed run leaves has zeros there, and no
+    reader can take it for a file.
 
     Attributes:
         position: bytes appended so far.
@@ -47,6 +51,7 @@ class OutputFile:
         self._size = size
         self._digest = digest
         self._carried = b""
+        self._first_page = new_buffer(PAGE)
         self._written = 0
         self._window = 0
         self._descriptor, self._direct = _open_for_output(path)
@@ -80,12 +85,16 @@ class OutputFile:
         else:
             whole = end // PAGE * PAGE
             self._carried = bytes(buffer[whole:end])
-        self._write(buffer[:whole])
+        if whole and not self._written:
+            self._first_page[:] = buffer[:PAGE]
+            buffer[:PAGE] = bytes(PAGE)
+        self._write(buffer[:whole], self._written)
+        self._written += whole
 
-    def _write(self, data: memoryview) -> None:
+    def _write(self, data: memoryview, offset: int) -> None:
         while data:
             try:
-                count = os.pwritev(self._descriptor, [data], self._written)
+                count = os.pwritev(self._descriptor, [data], offset)
             except OSError as error:
                 if self._direct and error.errno == errno.EINVAL:
                     self._go_buffered()
@@ -93,27 +102,29 @@ class OutputFile:
                 error.filename = str(self._path)
                 raise
             data = data[count:]
-            self._written += count
+            offset += count
             if self._direct and count % PAGE:
                 self._go_buffered()
         if not self._direct:
-            self._bound_dirty_pages()
+            self._bound_dirty_pages(offset)
 
     def _go_buffered(self) -> None:
         """Some file systems accept O_DIRECT at open and refuse a write, or write part of a page when nearly full."""
+        buffered = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
         os.close(self._descriptor)
-        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
-        self._direct = False
+        self._descriptor, self._direct = buffered, False
 
-    def _bound_dirty_pages(self) -> None:
-        if self._written - self._window >= WINDOW_BYTES // 2:
-            start_writeback(self._descriptor, self._window, self._written)
-            finish_writeback(self._descriptor, max(0, self._window - WINDOW_BYTES // 2), self._window)
-            self._window = self._written
+    def _bound_dirty_pages(self, end: int) -> None:
+        if end - self._window >= WINDOW_BYTES // 2:
+            start_writeback(self._descriptor, self._window, end)
+            if self._window:
+                finish_writeback(self._descriptor, max(0, self._window - WINDOW_BYTES // 2), self._window)
+            self._window = end
 
     def finish(self) -> None:
-        """Cut the padding of the last page, make the file durable, close it."""
+        """Write the first page, cut the padding of the last, make the file durable, close it."""
         try:
+            self._write(self._first_page, 0)
             os.ftruncate(self._descriptor, self._size)
             os.fsync(self._descriptor)
         except OSError as error:

@@ -9,8 +9,9 @@ from fusing import adapter, save
 from rawfiles import entry, raw_file
 
 from ltx2c.engines.blocks import cut_into_blocks, read_block
-from ltx2c.engines.pipeline import BLOCK_BYTES, new_buffer
+from ltx2c.engines.pipeline import BLOCK_BYTES
 from ltx2c.files import TensorFile
+from ltx2c.files.buffers import new_buffer
 from ltx2c.files.header import PAGE
 from ltx2c.files.layout import plan_file
 

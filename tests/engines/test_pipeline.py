@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from ltx2c.engines.pipeline import Stage, new_buffer, run_pipeline
+from ltx2c.engines.pipeline import Stage, run_pipeline
+from ltx2c.files.buffers import new_buffer
 
 
 def run(items, read=lambda item, buffer: item, compute=lambda item, buffer, loaded: loaded, buffers=3, workers=2):

@@ -107,7 +107,10 @@ def test_places_that_cannot_be(tmp_path: Path) -> None:
         check(tmp_path / "x.safetensors", folder=True)
     with refused("no-room", "free"):
         check(tmp_path / "out", needed_bytes=1 << 60)
-    assert {path.name for path in tmp_path.iterdir()} == {"folder", "file"}
+    os.mkfifo(tmp_path / "pipe")
+    with refused("output-is-not-file", "pipe"):
+        check(tmp_path / "pipe", force=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"folder", "file", "pipe"}
 
 
 @pytest.mark.parametrize("folder", [False, True])

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ltx2c.engines.pipeline import new_buffer
 from ltx2c.files import direct
+from ltx2c.files.buffers import new_buffer
 from ltx2c.files.direct import OutputFile
 from ltx2c.files.header import PAGE
 
@@ -45,6 +45,23 @@ def test_pieces_of_any_size_come_out_one_behind_the_other(
         if refused:
             patch.setattr(direct, "_open_for_output", lambda path: (os.open(path, os.O_WRONLY), False))
         write(path, pieces)
+    assert path.read_bytes() == b"".join(pieces)
+
+
+@pytest.mark.parametrize("sizes", [[10], [5000], [3000, 3000, 20_000]])
+def test_the_first_page_comes_last(sizes: list[int], tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    pieces = [b"\xaa" * size for size in sizes]
+    output = OutputFile(path, sum(sizes))
+    buffer = new_buffer(10 * PAGE)
+    for piece in pieces:
+        lead = output.position % PAGE
+        buffer[lead : lead + len(piece)] = piece
+        output.append(buffer, len(piece))
+    first = min(PAGE, sum(sizes))
+    assert path.read_bytes()[:first] == bytes(first)
+    output.finish()
     assert path.read_bytes() == b"".join(pieces)
 
 

@@ -15,9 +15,9 @@ from rawfiles import entry, header_of, raw_file, write_tensors
 from safetensors.numpy import load_file, save_file
 
 from ltx2c.dtypes import DTYPES
-from ltx2c.engines.pipeline import new_buffer
 from ltx2c.errors import RefusedError
 from ltx2c.files import TensorFile
+from ltx2c.files.buffers import new_buffer
 from ltx2c.files.header import PAGE, parse_header
 
 DATA = Path(__file__).parent.parent / "data"
