@@ -145,59 +145,64 @@ LTX2C_INLINE void ltx2c_genoa_product(const int rows, const int fused, ltx2c_sky
 
 /* ---- Epilogue ------------------------------------------------------------------------------------------------------- */
 
-/* Two vectors to bf16, ties to even, in one: `even`'s values in the lower half. Denormals become zero. */
-LTX2C_INLINE __m512i ltx2c_genoa_convert(__m512 even, __m512 odd) { return (__m512i)_mm512_cvtne2ps_pbh(odd, even); }
-
-/* A vector whose conversion may have gone wrong, kept for later: there is no register to spare in a tile. */
-typedef struct {
-    __m512 even_sum, odd_sum;
-    __m512i before;
-    char *out;
-} ltx2c_genoa_doubt;
-
-static __attribute__((noinline)) uint64_t ltx2c_genoa_settle(const ltx2c_genoa_doubt *doubts, const ltx2c_genoa_doubt *end) {
-    uint64_t nonfinite = 0;
-    for (; doubts < end; doubts++)
-        nonfinite += ltx2c_skylake_store_bf16(doubts->out, doubts->before, doubts->even_sum, doubts->odd_sum);
-    return nonfinite;
-}
-
 /* What the epilogue needs beside the sums, made once: GCC would rather make each anew at every use. */
 typedef struct {
-    __m512i lower, upper; /* words of the lower (upper) half of a vector to the upper halves of lanes */
-    __m512i in_turn;      /* words of both halves in turn */
-    __m512i one, field;   /* of a bf16's exponent: its unit, and all its bits but the lowest */
-    __mmask32 odd;
+    __m512i left, right; /* words of (aggregate, weight) to pairs for the left and right 16 of 32 columns */
+    __m512i ones;        /* pairs of 1.0 */
+    __m512i one, field;  /* of a bf16's exponent: its unit, and its upper bits */
 } ltx2c_genoa_constants;
 
 LTX2C_INLINE ltx2c_genoa_constants ltx2c_genoa_make_constants(void) {
-    const __m512i count = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    /* Column c's aggregate is word c / 2 of the lower half, or of the upper where c is odd; its weight is word 32 + c. */
+    const __m512i column = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i aggregate = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     ltx2c_genoa_constants c;
-    c.lower = _mm512_slli_epi32(count, 16);
-    c.upper = _mm512_slli_epi32(_mm512_add_epi32(count, _mm512_set1_epi32(16)), 16);
-    c.in_turn = _mm512_or_si512(c.upper, count);
+    c.left = _mm512_or_si512(_mm512_slli_epi32(aggregate, 16), _mm512_add_epi32(column, _mm512_set1_epi32(32)));
+    c.right = _mm512_add_epi32(c.left, _mm512_set1_epi32(8 << 16 | 16));
+    c.ones = _mm512_set1_epi16(0x3f80);
     c.one = _mm512_set1_epi16(0x80);
-    c.field = _mm512_set1_epi16(0x7f00);
-    c.odd = 0xaaaaaaaa;
-    __asm__("" : "+v"(c.one), "+v"(c.field), "+Yk"(c.odd));
+    c.field = _mm512_set1_epi16(0x7800);
+    __asm__("" : "+v"(c.ones), "+v"(c.one), "+v"(c.field));
     return c;
 }
 
-/* One row's 32 columns of a bf16 weight: rounds the sum to the aggregate, which its guard keeps clear of denormals, and
- * adds it. A result whose exponent is 0 may have been flushed, and one whose exponent is 255 is inf or NaN: both are rare,
- * and are done again in full. Returns the next free doubt. */
+/* 32 columns of a row whose result may be wrong, kept for later: there is no register to spare in a tile. */
+typedef struct {
+    __m512i aggregate, before;
+    char *out;
+} ltx2c_genoa_doubt;
+
+static __attribute__((noinline)) uint64_t ltx2c_genoa_settle(const ltx2c_genoa_doubt *doubt,
+                                                             const ltx2c_genoa_doubt *end) {
+    uint64_t nonfinite = 0;
+    for (; doubt < end; doubt++) {
+        __m512i even = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(doubt->aggregate));
+        __m512i odd = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(doubt->aggregate, 1));
+        nonfinite += ltx2c_skylake_finish_bf16(doubt->out, doubt->before,
+                                               _mm512_castsi512_ps(_mm512_slli_epi32(even, 16)),
+                                               _mm512_castsi512_ps(_mm512_slli_epi32(odd, 16)));
+    }
+    return nonfinite;
+}
+
+/* 32 columns of a row of a bf16 weight. The conversion makes the aggregate, which the guard keeps clear of denormals; then
+ * a dot product of (aggregate, weight) and (1, 1) is their sum, rounded once, and a second conversion rounds it to bf16.
+ *
+ * These instructions take a denormal for zero. A denormal weight matters only in a result below 2^-112, and a denormal sum
+ * shows as zero. So a result with an exponent below 15 is in doubt, and so is one of 255, inf or NaN: both are rare, and are
+ * done again in full. Returns the next free doubt. */
 LTX2C_INLINE ltx2c_genoa_doubt *ltx2c_genoa_finish_half(char *out, const char *weight, __m512 even, __m512 odd,
                                                         const ltx2c_genoa_constants *c, ltx2c_genoa_doubt *doubt) {
-    const __m512i before = _mm512_loadu_si512(weight), aggregate = ltx2c_genoa_convert(even, odd);
-    even = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(c->odd, c->lower, aggregate));
-    odd = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(c->odd, c->upper, aggregate));
-    even = _mm512_add_ps(even, _mm512_castsi512_ps(ltx2c_skylake_even(before)));
-    odd = _mm512_add_ps(odd, _mm512_castsi512_ps(_mm512_maskz_mov_epi16(c->odd, before)));
-    const __m512i result = _mm512_permutexvar_epi16(c->in_turn, ltx2c_genoa_convert(even, odd));
+    const __m512i before = _mm512_loadu_si512(weight), aggregate = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
+    const __m512i left = _mm512_permutex2var_epi16(aggregate, c->left, before);
+    const __m512i right = _mm512_permutex2var_epi16(aggregate, c->right, before);
+    const __m512 left_sum = _mm512_dpbf16_ps(_mm512_setzero_ps(), (__m512bh)left, (__m512bh)c->ones);
+    const __m512 right_sum = _mm512_dpbf16_ps(_mm512_setzero_ps(), (__m512bh)right, (__m512bh)c->ones);
+    const __m512i result = (__m512i)_mm512_cvtne2ps_pbh(right_sum, left_sum);
     _mm512_storeu_si512(out, result);
-    /* Exponents 0 and 255 become 1 and 0 (carried into the sign): all but the field's lowest bit are clear. */
+    /* One more in the exponent makes 0 of 255 (the carry goes into the sign) and leaves at most 15 of what is in doubt. */
     if (__builtin_expect(_mm512_testn_epi16_mask(_mm512_add_epi16(result, c->one), c->field) == 0, 1)) return doubt;
-    *doubt = (ltx2c_genoa_doubt){even, odd, before, out};
+    *doubt = (ltx2c_genoa_doubt){aggregate, before, out};
     return doubt + 1;
 }
 
@@ -254,6 +259,39 @@ LTX2C_INLINE uint64_t ltx2c_genoa_dot_tile(const int rows, const ltx2c_strip *s,
     return ltx2c_genoa_finish(rows, sum, s, out, weight);
 }
 
+/* Rank 1 and 2, where a sum is one word: rows pass by as streams, and nothing waits in registers. */
+static uint64_t ltx2c_genoa_thin(const ltx2c_strip *s) {
+    const ltx2c_factors *f = s->terms;
+    const ltx2c_genoa_constants c = ltx2c_genoa_make_constants();
+    ltx2c_genoa_doubt doubts[32], *end = doubts;
+    uint64_t nonfinite = 0;
+    for (size_t r = 0; r < s->rows; r++) {
+        const __m512bh row = (__m512bh)_mm512_set1_epi32((int)f->b[r * f->b_stride]);
+        const uint32_t *a = f->a + s->first * LTX2C_SKYLAKE_PANEL, *a_end = f->a + s->last * LTX2C_SKYLAKE_PANEL;
+        const char *weight = s->weight + (ptrdiff_t)r * s->weight_stride;
+        char *out = s->out + (ptrdiff_t)r * s->out_stride;
+        for (; a < a_end; a += 32, weight += 64, out += 64) {
+            _mm_prefetch(weight + 4096, _MM_HINT_T0); /* the next page: within one the CPU sees the stream by itself */
+            const __m512bh even = (__m512bh)_mm512_load_si512(a), odd = (__m512bh)_mm512_load_si512(a + 16);
+            end = ltx2c_genoa_finish_half(out, weight, _mm512_dpbf16_ps(_mm512_setzero_ps(), row, even),
+                                          _mm512_dpbf16_ps(_mm512_setzero_ps(), row, odd), &c, end);
+            if (__builtin_expect(end == doubts + 32, 0)) {
+                nonfinite += ltx2c_genoa_settle(doubts, end);
+                end = doubts;
+            }
+        }
+    }
+    return nonfinite + ltx2c_genoa_settle(doubts, end);
+}
+
+/* Whether every unit of the strip's only term passes the dot product's guard. */
+static int ltx2c_genoa_all_dot(const ltx2c_strip *s) {
+    const ltx2c_factors *f = s->terms;
+    for (size_t p = s->first; p < s->last; p = (p / LTX2C_SKYLAKE_UNIT + 1) * LTX2C_SKYLAKE_UNIT)
+        if (ltx2c_exact_mode(f->a_range[p / LTX2C_SKYLAKE_UNIT], f->b_range) != LTX2C_DOT) return 0;
+    return 1;
+}
+
 typedef uint64_t ltx2c_genoa_tile(const ltx2c_strip *s, size_t p, char *out, const char *weight);
 
 LTX2C_INLINE uint64_t ltx2c_genoa_rows(const int rows, const ltx2c_strip *s, ltx2c_genoa_tile *any_tile) {
@@ -302,7 +340,8 @@ static uint64_t ltx2c_genoa_strip(const ltx2c_strip *s) {
     static uint64_t (*const by_rows[])(const ltx2c_strip *) = {ltx2c_genoa_rows_1, ltx2c_genoa_rows_2,
                                                                ltx2c_genoa_rows_3, ltx2c_genoa_rows_4,
                                                                ltx2c_genoa_rows_5, ltx2c_genoa_rows_6};
-    return by_rows[s->rows - 1](s);
+    const int thin = s->term_count == 1 && s->terms->depth == 1 && s->dtype == LTX2C_BF16;
+    return thin && ltx2c_genoa_all_dot(s) ? ltx2c_genoa_thin(s) : by_rows[s->rows - 1](s);
 }
 
 static float ltx2c_genoa_peak(float seed) {

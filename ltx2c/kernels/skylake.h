@@ -185,21 +185,17 @@ LTX2C_INLINE uint64_t ltx2c_skylake_special_bf16(char *out, __m512i weight, __m5
     return (uint64_t)__builtin_popcount(nonfinite & ~before);
 }
 
-/* Stores 32 columns of a bf16 weight, given as sums of its even and odd columns. */
-LTX2C_INLINE uint64_t ltx2c_skylake_store_bf16(char *out, __m512i before, __m512 even_sum, __m512 odd_sum) {
+/* 32 columns of a bf16 weight: adds the aggregates of its even and odd columns to what was there before. */
+LTX2C_INLINE uint64_t ltx2c_skylake_finish_bf16(char *out, __m512i before, __m512 even, __m512 odd) {
     const __m512i top = _mm512_set1_epi16(0x7f80);
-    __m512i result = _mm512_mask_mov_epi16(_mm512_srli_epi32(ltx2c_skylake_round_up(even_sum), 16), 0xaaaaaaaa,
-                                           ltx2c_skylake_round_up(odd_sum));
+    even = _mm512_add_ps(even, _mm512_castsi512_ps(ltx2c_skylake_even(before)));
+    odd = _mm512_add_ps(odd, _mm512_castsi512_ps(ltx2c_skylake_odd(before)));
+    __m512i result = _mm512_mask_mov_epi16(_mm512_srli_epi32(ltx2c_skylake_round_up(even), 16), 0xaaaaaaaa,
+                                           ltx2c_skylake_round_up(odd));
     if (__builtin_expect(_mm512_cmpeq_epi16_mask(_mm512_and_si512(result, top), top) != 0, 0))
         return ltx2c_skylake_special_bf16(out, before, result);
     _mm512_storeu_si512(out, result);
     return 0;
-}
-
-LTX2C_INLINE uint64_t ltx2c_skylake_finish_bf16(char *out, const char *weight, __m512 even, __m512 odd) {
-    __m512i before = _mm512_loadu_si512(weight);
-    return ltx2c_skylake_store_bf16(out, before, _mm512_add_ps(even, _mm512_castsi512_ps(ltx2c_skylake_even(before))),
-                                    _mm512_add_ps(odd, _mm512_castsi512_ps(ltx2c_skylake_odd(before))));
 }
 
 /* bf16(aggregate + before) as f32, NaNs canonical; counts results of at least `limit` whose weight was finite. */
@@ -248,8 +244,8 @@ LTX2C_INLINE uint64_t ltx2c_skylake_finish(const int rows, ltx2c_skylake_tile su
             LTX2C_UNROLL
             for (int half = 0; half < 2; half++)
                 nonfinite += ltx2c_skylake_finish_bf16(out + r * s->out_stride + 64 * half,
-                                                       weight + r * s->weight_stride + 64 * half, sum[r][2 * half],
-                                                       sum[r][2 * half + 1]);
+                                                       _mm512_loadu_si512(weight + r * s->weight_stride + 64 * half),
+                                                       sum[r][2 * half], sum[r][2 * half + 1]);
         }
         return nonfinite;
     }
