@@ -61,7 +61,7 @@ def cut_into_blocks(tensors: Iterable[Placed], terms: Terms, block_bytes: int) -
         for tensor, begin in tensors
         for piece in cut(Piece(tensor, 0, tensor.nbytes), terms, block_bytes)
     )
-    return gather(places, block_bytes)
+    return gather(places, terms, block_bytes)
 
 
 def cut(piece: Piece, terms: Terms, block_bytes: int) -> Iterator[Piece]:
@@ -75,17 +75,27 @@ def cut(piece: Piece, terms: Terms, block_bytes: int) -> Iterator[Piece]:
         yield Piece(tensor, begin, end - begin)
 
 
-def gather(places: Iterable[tuple[Piece, int]], block_bytes: int) -> Iterator[Block]:
-    """Put pieces, each with its offset in the output, into blocks; none is cut."""
+def gather(places: Iterable[tuple[Piece, int]], terms: Terms, block_bytes: int) -> Iterator[Block]:
+    """Put pieces, each with its offset in the output, into blocks; none is cut.
+
+    A block's weights take their factors along, so those count as well: twice a block's bytes is enough of them.
+    """
     block: Block | None = None
+    factors = 0
     for piece, begin in places:
-        if block is not None and block.nbytes + piece.nbytes > block_bytes:
+        more = _factor_bytes(piece, terms)
+        if block is not None and (block.nbytes + piece.nbytes > block_bytes or factors + more > 2 * block_bytes):
             yield block
-            block = None
+            block, factors = None, 0
         block = block or Block(begin)
         block.add(piece)
+        factors += more
     if block is not None:
         yield block
+
+
+def _factor_bytes(piece: Piece, terms: Terms) -> int:
+    return sum(term.pair.nbytes for term in terms.get(piece.tensor.key, ()))
 
 
 def row_bytes(tensor: StoredTensor) -> int:

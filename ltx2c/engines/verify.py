@@ -27,7 +27,7 @@ from ltx2c.plan import Plan
 from ltx2c.threads import resolve_threads
 
 # Sampled rows are taken in runs of this many, which kernels and disks like better than single rows.
-RUN_ROWS = 16
+RUN_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _run(
     workers, each = split_threads(threads)
     comparer = _Comparer(BlockFuser(plan.terms, each), fused, half)
     blocks = run_pipeline(
-        gather(((piece, piece.tensor.begin + piece.start) for piece in pieces), BLOCK_BYTES),
+        gather(((piece, piece.tensor.begin + piece.start) for piece in pieces), plan.terms, BLOCK_BYTES),
         Stage(comparer.read, comparer.compare),
         buffers=[new_buffer(2 * half) for _ in range(BUFFERS)],
         workers=workers,
