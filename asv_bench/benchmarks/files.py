@@ -101,6 +101,20 @@ def temporary_model(blocks: int) -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
+def model_for_asv(needed: str) -> str:
+    """The folder of a model of one block, made in the folder that asv keeps for a commit's benchmarks.
+
+    ``needed`` is the public function that is to be measured: older commits lack it.
+    """
+    import ltx2c
+
+    if not hasattr(ltx2c, needed):
+        raise NotImplementedError
+    folder = Path.cwd() / "model"
+    make_model(folder, blocks=1)
+    return str(folder)
+
+
 class File:
     """One block of LTX-2.5, all that is outside the blocks included: from page cache to disk."""
 
@@ -113,13 +127,7 @@ class File:
     warmup_time = 0
 
     def setup_cache(self) -> str:
-        try:
-            from ltx2c import fuse_checkpoint, synth  # noqa: F401  (a commit that has both)
-        except ImportError as error:
-            raise NotImplementedError from error
-        folder = Path.cwd() / "model"
-        make_model(folder, blocks=1)
-        return str(folder)
+        return model_for_asv("fuse_checkpoint")
 
     def setup(self, folder: str, rank: int) -> None:
         self.folder = Path(folder)
@@ -140,12 +148,37 @@ class File:
         floor = max(copy_seconds(self.folder), compute_seconds(self.folder, rank))
         return fuse_seconds(self.folder, rank) / floor
 
-    def time_verify(self, folder: str, rank: int) -> None:
-        """Against a file that differs: the base itself, so that nothing has to be written first."""
-        from ltx2c import verify_checkpoint
-
-        lora = self.folder / f"lora-{rank}.safetensors"
-        assert not verify_checkpoint(self.folder / BASE, self.folder / BASE, [(lora, 0.8)]).equal
-
     track_fuse.unit = "GB/s"  # type: ignore[attr-defined]
     track_share_of_floor.unit = "times"  # type: ignore[attr-defined]
+
+
+class Verify:
+    """A fused file of one block, recomputed and compared from page cache."""
+
+    params = RANKS
+    param_names = ("rank",)
+    timeout = 300
+    rounds = 1
+    repeat = (2, 5, 10.0)
+    number = 1
+    warmup_time = 0
+
+    def setup_cache(self) -> str:
+        return model_for_asv("verify_checkpoint")
+
+    def setup(self, folder: str, rank: int) -> None:
+        from ltx2c import fuse_checkpoint
+
+        self.base = Path(folder, BASE)
+        self.loras = [(Path(folder, f"lora-{rank}.safetensors"), 0.8)]
+        self.fused = Path(folder, FUSED)
+        fuse_checkpoint(self.base, self.loras, self.fused, force=True)
+        read_into_cache(self.base, self.fused, self.loras[0][0])
+
+    def teardown(self, folder: str, rank: int) -> None:
+        self.fused.unlink()
+
+    def time_verify(self, folder: str, rank: int) -> None:
+        from ltx2c import verify_checkpoint
+
+        assert verify_checkpoint(self.fused, self.base, self.loras).equal

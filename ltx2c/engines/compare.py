@@ -49,15 +49,14 @@ def compare(ours: memoryview, theirs: memoryview, dtype: str) -> Comparison:
     if bits == 128 or len(ours) % (bits // 8):
         bits = 8
     one, other = (np.frombuffer(data, f"u{bits // 8}") for data in (ours, theirs))
-    if _equal(one, other):
-        return Comparison(len(one), 0, 0)
-    at = np.flatnonzero(one != other)
-    return Comparison(len(one), len(at), _one_step(one[at], other[at], dtype))
-
-
-def _equal(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
-    """In parts, so that NumPy's intermediate array stays in the processor's cache."""
-    return all(np.array_equal(one[at : at + _CHUNK], other[at : at + _CHUNK]) for at in range(0, len(one), _CHUNK))
+    differing = one_step = 0
+    for at in range(0, len(one), _CHUNK):  # in parts, so that intermediate arrays stay in the processor's cache
+        part = slice(at, at + _CHUNK)
+        differ = one[part] != other[part]
+        if count := int(np.count_nonzero(differ)):
+            differing += count
+            one_step += _one_step(one[part][differ], other[part][differ], dtype)
+    return Comparison(len(one), differing, one_step)
 
 
 def _one_step(one: npt.NDArray[Any], other: npt.NDArray[Any], dtype: str) -> int:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,40 @@ def test_every_dtype_of_the_format_passes_untouched(dtype: str, tmp_path: Path) 
         assert out.tensors["odd"].dtype == dtype and out.tensors["odd"].shape == (2, 4, 5)
         assert bytes(out.mapped()[out.tensors["odd"].begin : out.tensors["odd"].end]) == odd
         assert out.tensors["m.weight"].read().tobytes() != weight.tobytes()
+
+
+def test_names_of_any_kind_pass_untouched(tmp_path: Path) -> None:
+    names = [
+        "",
+        " ",
+        "\0\x1b[31m\n",
+        "\"\\/'",
+        "ключ",
+        "\u2028\u202e",
+        "\U0001f600",
+        "x" * 100_000,
+        "../../etc",
+        "m.bias",
+    ]
+    base = {name: values(at, 3) for at, name in enumerate(names)} | {"m.weight": values(50, 8, 8)}
+    lora = save(tmp_path / "lora", adapter({"m": (8, 2, 8)}, 3))
+    ltx2c.fuse_checkpoint(
+        save(tmp_path / "base", base, {name: name for name in names}), [(lora, 1.0)], tmp_path / "out"
+    )
+    fused = load(tmp_path / "out")
+    assert list(fused) == list(base)
+    assert all(fused[name].tobytes() == base[name].tobytes() for name in names)
+    with TensorFile.open(tmp_path / "out") as file:
+        assert {name: file.metadata[name] for name in names} == {name: name for name in names}
+
+
+def test_ten_thousand_keys_are_fused_in_seconds(tmp_path: Path) -> None:
+    base = {f"blocks.{at}.weight": values(at, 4, 4) for at in range(10_000)}
+    lora = save(tmp_path / "lora", adapter({f"blocks.{at}": (4, 1, 4) for at in range(0, 10_000, 100)}, 3))
+    base_path = save(tmp_path / "base", base)
+    began = time.perf_counter()
+    report = ltx2c.fuse_checkpoint(base_path, [(lora, 1.0)], tmp_path / "out")
+    assert report.tensors == 10_000 and time.perf_counter() - began < 5
 
 
 def test_progress_ends_complete_and_never_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
