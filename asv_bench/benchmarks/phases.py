@@ -1,7 +1,8 @@
-"""Phases of a two-stage render on a 6-block model: load, bind, restore and switch, beside the naive order.
+"""Phases of a two-stage render: load, bind, restore and switch, beside the naive order.
 
 Everything is measured once, in ``setup_cache``, in one process and on the same files, so that ratios mean something.
 What is kept is in seconds, which asv compares as it should (larger is worse), and in ratios for people to read.
+asv measures two blocks of the model; run this file for another number: ``python benchmarks/phases.py 6``.
 """
 
 from __future__ import annotations
@@ -15,9 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-_BLOCKS = 6
-# The second copy is measured on a smaller model: two of six blocks would be 12 GB.
-_SWITCH_BLOCKS = 2
+_BLOCKS = 2
 _LOADS, _ALTERNATIONS, _RESTORES = 4, 2, 3
 
 
@@ -129,6 +128,17 @@ def _measure_switch(base: Path, adapter: Path) -> float:
         return max(resident.bind(phase).seconds for phase in (0, 1, 0, 1))
 
 
+def measure(blocks: int) -> dict[str, float]:
+    """Seconds, bytes and ratios by name; the second copy is of two blocks, for two of six would be 12 GB."""
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        files = _synth(folder, blocks)
+        facts = _measure_renders(*files)
+        if blocks <= 2:
+            return {**facts, "switch": _measure_switch(*files)}
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        return {**facts, "switch": _measure_switch(*_synth(folder, 2))}
+
+
 class Render:
     """a2vid_two_stage with the distilled adapter alone: phase 0 is the base, phase 1 fuses every target."""
 
@@ -139,11 +149,7 @@ class Render:
             from ltx2c import ResidentCheckpoint  # noqa: F401
         except ImportError as error:
             raise NotImplementedError from error
-        with tempfile.TemporaryDirectory(dir=".") as folder:
-            facts = _measure_renders(*_synth(folder, _BLOCKS))
-        with tempfile.TemporaryDirectory(dir=".") as folder:
-            facts["switch"] = _measure_switch(*_synth(folder, _SWITCH_BLOCKS))
-        return facts
+        return measure(_BLOCKS)
 
     setup_cache.timeout = 400
 
@@ -199,5 +205,5 @@ class Render:
 
 
 if __name__ == "__main__":
-    for name, value in Render().setup_cache().items():
+    for name, value in measure(int(sys.argv[1]) if len(sys.argv) > 1 else _BLOCKS).items():
         print(f"{name:24s} {value:12.4f}")
