@@ -23,7 +23,7 @@ static uint32_t below(uint32_t limit) { return draw() % limit; }
 /* Draws are statements of their own: C leaves open in which order a compiler evaluates operands. */
 static uint32_t choose(const uint32_t *from, uint32_t count) { return from[below(count)]; }
 
-/* ---- Values --------------------------------------------------------------------------------------------------------- */
+/* ---- Values ------------------------------------------------------------------------------------------------------ */
 
 /* One f32 value of a kind: trained-like, wide, round the guards' lower and upper bounds, zeros, any bits. */
 static float value(uint32_t kind) {
@@ -54,7 +54,7 @@ static ltx2c_matrix draw_matrix(size_t rows, size_t columns, ltx2c_dtype dtype) 
     return (ltx2c_matrix){data, (ptrdiff_t)stride, dtype};
 }
 
-/* ---- Cases ---------------------------------------------------------------------------------------------------------- */
+/* ---- Cases ------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     ltx2c_job jobs[JOBS];
@@ -62,7 +62,8 @@ typedef struct {
 } problem;
 
 static void draw_problem(problem *p) {
-    static const uint32_t rows[] = {1, 2, 5, 6, 7, 13, 60, 65, 254}, columns[] = {1, 15, 16, 31, 63, 64, 65, 127, 513, 700};
+    static const uint32_t rows[] = {1, 2, 5, 6, 7, 13, 60, 65, 254};
+    static const uint32_t columns[] = {1, 15, 16, 31, 63, 64, 65, 127, 513, 700};
     static const uint32_t ranks[] = {1, 2, 3, 16, 31, 32, 33, 65, 129, 200};
     for (int j = 0; j < JOBS; j++) {
         ltx2c_job *job = &p->jobs[j];
@@ -93,7 +94,7 @@ static void free_problem(problem *p) {
     }
 }
 
-/* ---- Running -------------------------------------------------------------------------------------------------------- */
+/* ---- Running ----------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     ltx2c_batch *batch;

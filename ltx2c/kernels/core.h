@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define LTX2C_INLINE static inline __attribute__((always_inline))
+#define LTX2C_APART static __attribute__((noinline)) /* rare work that must not take registers from common work */
 
 #if defined(__clang__)
 #define LTX2C_UNROLL _Pragma("unroll")
@@ -48,7 +49,7 @@ typedef struct {
     uint64_t nonfinite; /* result: how many values became inf or NaN where the weight was finite */
 } ltx2c_job;
 
-/* ---- The guard ---------------------------------------------------------------------------------------------------- */
+/* ---- The guard --------------------------------------------------------------------------------------------------- */
 
 /* Biased 8-bit exponent fields of the smallest nonzero and of the largest magnitude. All zeros: {512, 0}. */
 typedef struct {
@@ -89,7 +90,7 @@ LTX2C_INLINE ltx2c_mode ltx2c_exact_mode(ltx2c_range a, ltx2c_range b) {
     return (a.low ? a.low : 1) + (b.low ? b.low : 1) >= 119 ? LTX2C_FMA : LTX2C_MULADD;
 }
 
-/* ---- Strips: what a kernel computes -------------------------------------------------------------------------------- */
+/* ---- Strips: what a kernel computes ------------------------------------------------------------------------------ */
 
 /* One term of a strip, packed. */
 typedef struct {
@@ -140,7 +141,7 @@ typedef struct {
     float (*peak)(float seed);
 } ltx2c_kernel;
 
-/* ---- The contract's scalar conversions ------------------------------------------------------------------------------ */
+/* ---- The contract's scalar conversions --------------------------------------------------------------------------- */
 
 LTX2C_INLINE uint32_t ltx2c_bits(float value) {
     uint32_t bits;

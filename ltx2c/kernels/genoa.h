@@ -1,14 +1,15 @@
 /* genoa: AVX-512 with AVX512_BF16, two multiply-adds per lane and instruction, and exact where the guard says so.
  *
- * VDPBF16PS does two fused multiply-adds per f32 lane, first the odd (high) element of the pair, then the even (low) one,
- * each rounded to nearest even, and treats denormals as zero, in and out. So a word holds k in its high half and k + 1
- * in its low half: the sum runs in strictly increasing k. Under the guard of ltx2c_exact_mode() nothing denormal exists
- * to be flushed. A tile that fails it runs on the same packed pairs in f32, each half widened by a mask or a shift.
+ * VDPBF16PS does two fused multiply-adds per f32 lane, first the odd (high) element of the pair, then the even (low)
+ * one, each rounded to nearest even, and treats denormals as zero, in and out. So a word holds k in its high half and
+ * k + 1 in its low half: the sum runs in strictly increasing k. Under the guard of ltx2c_exact_mode() nothing denormal
+ * exists to be flushed. A tile that fails it runs on the same packed pairs in f32, each half widened by a mask or a
+ * shift.
  *
  * Nobody but this CPU can say that the instruction works in that order and rounds twice, so the kernel tries it before
  * first use.
  *
- * Register tile, panels, epilogue and assumptions are skylake's.
+ * Register tile, panels and assumptions are skylake's, and so is the epilogue of f32 and f16 weights.
  */
 #if defined(__x86_64__) && !defined(LTX2C_WITHOUT_GENOA) && !defined(LTX2C_WITHOUT_SKYLAKE)
 #ifdef LTX2C_LISTING
@@ -27,7 +28,7 @@
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c")
 #endif
 
-/* ---- The probe ------------------------------------------------------------------------------------------------------ */
+/* ---- The probe --------------------------------------------------------------------------------------------------- */
 
 /* The first (high) value of each pair as f32; the second. */
 LTX2C_INLINE __m512 ltx2c_genoa_first(__m512i pairs) { return _mm512_castsi512_ps(ltx2c_skylake_odd(pairs)); }
@@ -64,7 +65,7 @@ static const char *ltx2c_genoa_obstacle(void) {
     return exact ? NULL : "VDPBF16PS does not add in the expected order on this CPU";
 }
 
-/* ---- Packing -------------------------------------------------------------------------------------------------------- */
+/* ---- Packing ----------------------------------------------------------------------------------------------------- */
 
 static void ltx2c_genoa_pack_a(uint32_t *to, size_t panel_words, const uint16_t *row, const uint16_t *next,
                                size_t panels, ltx2c_bounds *bounds) {
@@ -107,7 +108,7 @@ static void ltx2c_genoa_pack_b(uint32_t *to, const uint16_t *row, size_t count, 
     _mm512_store_si512(bounds->high, high);
 }
 
-/* ---- Products ------------------------------------------------------------------------------------------------------- */
+/* ---- Products ---------------------------------------------------------------------------------------------------- */
 
 LTX2C_INLINE void ltx2c_genoa_dot(const int rows, ltx2c_skylake_tile sum, const uint32_t *a, const uint32_t *b,
                                   size_t b_stride, size_t depth) {
@@ -143,7 +144,7 @@ LTX2C_INLINE void ltx2c_genoa_product(const int rows, const int fused, ltx2c_sky
     }
 }
 
-/* ---- Epilogue ------------------------------------------------------------------------------------------------------- */
+/* ---- Epilogue ---------------------------------------------------------------------------------------------------- */
 
 /* What the epilogue needs beside the sums, made once: GCC would rather make each anew at every use. */
 typedef struct {
@@ -153,7 +154,7 @@ typedef struct {
 } ltx2c_genoa_constants;
 
 LTX2C_INLINE ltx2c_genoa_constants ltx2c_genoa_make_constants(void) {
-    /* Column c's aggregate is word c / 2 of the lower half, or of the upper where c is odd; its weight is word 32 + c. */
+    /* Column c's aggregate is word c / 2 of the lower half, or of the upper if c is odd; its weight is word 32 + c. */
     const __m512i column = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i aggregate = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     ltx2c_genoa_constants c;
@@ -172,8 +173,7 @@ typedef struct {
     char *out;
 } ltx2c_genoa_doubt;
 
-static __attribute__((noinline)) uint64_t ltx2c_genoa_settle(const ltx2c_genoa_doubt *doubt,
-                                                             const ltx2c_genoa_doubt *end) {
+LTX2C_APART uint64_t ltx2c_genoa_settle(const ltx2c_genoa_doubt *doubt, const ltx2c_genoa_doubt *end) {
     uint64_t nonfinite = 0;
     for (; doubt < end; doubt++) {
         __m512i even = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(doubt->aggregate));
@@ -185,12 +185,13 @@ static __attribute__((noinline)) uint64_t ltx2c_genoa_settle(const ltx2c_genoa_d
     return nonfinite;
 }
 
-/* 32 columns of a row of a bf16 weight. The conversion makes the aggregate, which the guard keeps clear of denormals; then
- * a dot product of (aggregate, weight) and (1, 1) is their sum, rounded once, and a second conversion rounds it to bf16.
+/* 32 columns of a row of a bf16 weight. The conversion makes the aggregate, which the guard keeps clear of denormals;
+ * then a dot product of (aggregate, weight) and (1, 1) is their sum, rounded once, and a second conversion rounds it
+ * to bf16.
  *
- * These instructions take a denormal for zero. A denormal weight matters only in a result below 2^-112, and a denormal sum
- * shows as zero. So a result with an exponent below 15 is in doubt, and so is one of 255, inf or NaN: both are rare, and are
- * done again in full. Returns the next free doubt. */
+ * These instructions take a denormal for zero. A denormal weight matters only in a result below 2^-112, and a denormal
+ * sum shows as zero. So a result with an exponent below 15 is in doubt, and so is one of 255, inf or NaN: both are
+ * rare, and are done again in full. Returns the next free doubt. */
 LTX2C_INLINE ltx2c_genoa_doubt *ltx2c_genoa_finish_half(char *out, const char *weight, __m512 even, __m512 odd,
                                                         const ltx2c_genoa_constants *c, ltx2c_genoa_doubt *doubt) {
     const __m512i before = _mm512_loadu_si512(weight), aggregate = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
@@ -200,7 +201,8 @@ LTX2C_INLINE ltx2c_genoa_doubt *ltx2c_genoa_finish_half(char *out, const char *w
     const __m512 right_sum = _mm512_dpbf16_ps(_mm512_setzero_ps(), (__m512bh)right, (__m512bh)c->ones);
     const __m512i result = (__m512i)_mm512_cvtne2ps_pbh(right_sum, left_sum);
     _mm512_storeu_si512(out, result);
-    /* One more in the exponent makes 0 of 255 (the carry goes into the sign) and leaves at most 15 of what is in doubt. */
+    /* One more in the exponent makes 0 of 255 (the carry goes into the sign) and leaves at most 15 of what is in
+     * doubt. */
     if (__builtin_expect(_mm512_testn_epi16_mask(_mm512_add_epi16(result, c->one), c->field) == 0, 1)) return doubt;
     *doubt = (ltx2c_genoa_doubt){aggregate, before, out};
     return doubt + 1;
@@ -219,7 +221,7 @@ LTX2C_INLINE uint64_t ltx2c_genoa_finish(const int rows, ltx2c_skylake_tile sum,
     return __builtin_expect(end == doubts, 1) ? 0 : ltx2c_genoa_settle(doubts, end);
 }
 
-/* ---- Strips --------------------------------------------------------------------------------------------------------- */
+/* ---- Strips ------------------------------------------------------------------------------------------------------ */
 
 /* One term's sum for panel p, by whichever instruction is exact. */
 LTX2C_INLINE void ltx2c_genoa_term(const int rows, const ltx2c_factors *f, size_t p, ltx2c_skylake_tile sum) {
@@ -311,27 +313,27 @@ LTX2C_INLINE uint64_t ltx2c_genoa_rows(const int rows, const ltx2c_strip *s, ltx
     return nonfinite;
 }
 
-static __attribute__((noinline)) uint64_t ltx2c_genoa_any_1(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
+LTX2C_APART uint64_t ltx2c_genoa_any_1(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
     return ltx2c_genoa_any_tile(1, s, p, out, weight);
 }
 static uint64_t ltx2c_genoa_rows_1(const ltx2c_strip *s) { return ltx2c_genoa_rows(1, s, ltx2c_genoa_any_1); }
-static __attribute__((noinline)) uint64_t ltx2c_genoa_any_2(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
+LTX2C_APART uint64_t ltx2c_genoa_any_2(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
     return ltx2c_genoa_any_tile(2, s, p, out, weight);
 }
 static uint64_t ltx2c_genoa_rows_2(const ltx2c_strip *s) { return ltx2c_genoa_rows(2, s, ltx2c_genoa_any_2); }
-static __attribute__((noinline)) uint64_t ltx2c_genoa_any_3(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
+LTX2C_APART uint64_t ltx2c_genoa_any_3(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
     return ltx2c_genoa_any_tile(3, s, p, out, weight);
 }
 static uint64_t ltx2c_genoa_rows_3(const ltx2c_strip *s) { return ltx2c_genoa_rows(3, s, ltx2c_genoa_any_3); }
-static __attribute__((noinline)) uint64_t ltx2c_genoa_any_4(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
+LTX2C_APART uint64_t ltx2c_genoa_any_4(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
     return ltx2c_genoa_any_tile(4, s, p, out, weight);
 }
 static uint64_t ltx2c_genoa_rows_4(const ltx2c_strip *s) { return ltx2c_genoa_rows(4, s, ltx2c_genoa_any_4); }
-static __attribute__((noinline)) uint64_t ltx2c_genoa_any_5(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
+LTX2C_APART uint64_t ltx2c_genoa_any_5(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
     return ltx2c_genoa_any_tile(5, s, p, out, weight);
 }
 static uint64_t ltx2c_genoa_rows_5(const ltx2c_strip *s) { return ltx2c_genoa_rows(5, s, ltx2c_genoa_any_5); }
-static __attribute__((noinline)) uint64_t ltx2c_genoa_any_6(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
+LTX2C_APART uint64_t ltx2c_genoa_any_6(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
     return ltx2c_genoa_any_tile(6, s, p, out, weight);
 }
 static uint64_t ltx2c_genoa_rows_6(const ltx2c_strip *s) { return ltx2c_genoa_rows(6, s, ltx2c_genoa_any_6); }

@@ -1,10 +1,10 @@
 /* haswell: AVX2 with FMA and F16C.
  *
- * Register tile: 6 rows by a panel of 16 columns: 12 accumulators, 2 words of A, a broadcast of B: 15 of 16 registers, and
- * 12 chains cover two units of latency 4 or 5. A panel of rank 450 takes 28 kB: it stays in L1 while rows pass by.
+ * Register tile: 6 rows by a panel of 16 columns: 12 accumulators, 2 words of A, a broadcast of B: 15 of 16 registers,
+ * and 12 chains cover two units of latency 4 or 5. A panel of rank 450 takes 28 kB: it stays in L1 while rows pass by.
  *
- * A panel holds the 8 even columns and then the 8 odd ones, the order in which a vector of 16 bf16 splits into two of f32
- * by one shift and one mask.
+ * A panel holds the 8 even columns and then the 8 odd ones, the order in which a vector of 16 bf16 splits into two of
+ * f32 by one shift and one mask.
  *
  * May assume: A 64-byte aligned and padded with zeros to whole panels, B's rows padded with zeros, weight and out
  * readable and writable for whole panels (the driver stages what is not), round to nearest, no flushing in MXCSR.
@@ -37,7 +37,7 @@ static const char *ltx2c_haswell_obstacle(void) {
     return runs ? NULL : "this CPU lacks AVX2, FMA or F16C";
 }
 
-/* ---- Packing ---------------------------------------------------------------------------------------------------- */
+/* ---- Packing ----------------------------------------------------------------------------------------------------- */
 
 /* The even bf16 of a vector, as f32 bits; the odd ones. */
 LTX2C_INLINE __m256i ltx2c_haswell_even(__m256i halves) { return _mm256_slli_epi32(halves, 16); }
@@ -67,8 +67,8 @@ static void ltx2c_haswell_pack_a(uint32_t *to, size_t panel_words, const uint16_
     _mm256_store_si256((__m256i *)bounds->high, high);
 }
 
-/* f32 bits rounded to bf16 in their upper half; the lower half holds rubbish. NaNs must have their low half clear, which
- * holds for whatever arithmetic makes of bf16 values: payloads come from an operand or are the default. */
+/* f32 bits rounded to bf16 in their upper half; the lower half holds rubbish. NaNs must have their low half clear,
+ * which holds for whatever arithmetic makes of bf16 values: payloads come from an operand or are the default. */
 LTX2C_INLINE __m256i ltx2c_haswell_round_up(__m256 values) {
     __m256i bits = _mm256_castps_si256(values);
     __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -93,7 +93,7 @@ static void ltx2c_haswell_pack_b(uint32_t *to, const uint16_t *row, size_t count
     _mm256_store_si256((__m256i *)bounds->high, high);
 }
 
-/* ---- Products --------------------------------------------------------------------------------------------------- */
+/* ---- Products ---------------------------------------------------------------------------------------------------- */
 
 typedef __m256 ltx2c_haswell_tile[LTX2C_HASWELL_ROWS][2];
 
@@ -119,7 +119,7 @@ LTX2C_INLINE void ltx2c_haswell_product(const int rows, const int fused, ltx2c_h
     }
 }
 
-/* ---- Epilogue --------------------------------------------------------------------------------------------------- */
+/* ---- Epilogue ---------------------------------------------------------------------------------------------------- */
 
 /* The first term's aggregate: bf16(acc). */
 LTX2C_INLINE void ltx2c_haswell_first(const int rows, ltx2c_haswell_tile sum, ltx2c_haswell_tile aggregate) {
@@ -131,12 +131,15 @@ LTX2C_INLINE void ltx2c_haswell_first(const int rows, ltx2c_haswell_tile sum, lt
 }
 
 /* A later term's: bf16(agg + scale * acc), multiply and add rounded separately. */
-LTX2C_INLINE void ltx2c_haswell_later(const int rows, ltx2c_haswell_tile sum, ltx2c_haswell_tile aggregate, float scale) {
+LTX2C_INLINE void ltx2c_haswell_later(const int rows, ltx2c_haswell_tile sum, ltx2c_haswell_tile aggregate,
+                                      float scale) {
     LTX2C_UNROLL
     for (int r = 0; r < rows; r++) {
         LTX2C_UNROLL
-        for (int v = 0; v < 2; v++)
-            aggregate[r][v] = ltx2c_haswell_round(_mm256_add_ps(aggregate[r][v], _mm256_mul_ps(_mm256_set1_ps(scale), sum[r][v])));
+        for (int v = 0; v < 2; v++) {
+            __m256 scaled = _mm256_mul_ps(_mm256_set1_ps(scale), sum[r][v]);
+            aggregate[r][v] = ltx2c_haswell_round(_mm256_add_ps(aggregate[r][v], scaled));
+        }
     }
 }
 
@@ -199,7 +202,7 @@ LTX2C_INLINE uint64_t ltx2c_haswell_finish_wide(char *out, const char *weight, _
     return nonfinite;
 }
 
-/* ---- Strips ----------------------------------------------------------------------------------------------------- */
+/* ---- Strips ------------------------------------------------------------------------------------------------------ */
 
 /* One term's sum for panel p. */
 LTX2C_INLINE void ltx2c_haswell_term(const int rows, const ltx2c_factors *f, size_t p, ltx2c_haswell_tile sum) {

@@ -1,6 +1,8 @@
 /* ltx2c from C: one function that fuses adapters into one weight, bit for bit as the Python package does.
  *
- *     #include <ltx2c.h>                          cc -O3 -ffp-contract=off -I"$(python -c 'import ltx2c; print(ltx2c.get_include())')"
+ *     cc -O3 -ffp-contract=off -I"$(python -c 'import ltx2c; print(ltx2c.get_include())')" program.c
+ *
+ *     #include <ltx2c.h>
  *
  *     ltx2c_term term = {
  *         .a = {a, in * sizeof(uint16_t), LTX2C_BF16},           a [rank, in], b [out, rank], row-major;
@@ -17,9 +19,9 @@
  *     if (ltx2c_fuse(&job, threads)) ...                         no memory: nothing was written
  *     job.nonfinite                                              values that became inf or NaN, and were finite
  *
- * More than one thread needs -fopenmp. The compiler must not contract or relax floating-point arithmetic: GCC and Clang need
- * -ffp-contract=off, and neither -ffast-math nor anything it implies. A kernel that your compiler is too old for is left
- * out by -DLTX2C_WITHOUT_GENOA (or _SKYLAKE, _HASWELL, _NEON).
+ * More than one thread needs -fopenmp. The compiler must not contract or relax floating-point arithmetic: GCC and Clang
+ * need -ffp-contract=off, and neither -ffast-math nor anything it implies. A kernel that your compiler is too old for
+ * is left out by -DLTX2C_WITHOUT_GENOA (or _SKYLAKE, _HASWELL, _NEON).
  */
 #ifndef LTX2C_H
 #define LTX2C_H

@@ -2,8 +2,8 @@
  *
  * Register tile: 6 rows by a panel of 16 columns: 24 accumulators, 4 words of A, a broadcast of B: 29 of 32 registers.
  *
- * A panel holds, for each 8 columns, the 4 even ones and then the 4 odd ones, the order in which a vector of 8 bf16 splits
- * into two of f32 by one shift and one mask.
+ * A panel holds, for each 8 columns, the 4 even ones and then the 4 odd ones, the order in which a vector of 8 bf16
+ * splits into two of f32 by one shift and one mask.
  *
  * May assume: A 64-byte aligned and padded with zeros to whole panels, B's rows padded with zeros, weight and out
  * readable and writable for whole panels (the driver stages what is not), round to nearest, no flushing in FPCR.
@@ -27,7 +27,7 @@ enum {
 
 static const char *ltx2c_neon_obstacle(void) { return NULL; }
 
-/* ---- Packing ---------------------------------------------------------------------------------------------------- */
+/* ---- Packing ----------------------------------------------------------------------------------------------------- */
 
 /* The even bf16 of a vector, as f32 bits; the odd ones. */
 LTX2C_INLINE uint32x4_t ltx2c_neon_even(uint16x8_t halves) { return vshlq_n_u32(vreinterpretq_u32_u16(halves), 16); }
@@ -60,8 +60,8 @@ static void ltx2c_neon_pack_a(uint32_t *to, size_t panel_words, const uint16_t *
     vst1q_u16(bounds->high, high);
 }
 
-/* f32 bits rounded to bf16 in their upper half; the lower half holds rubbish. NaNs must have their low half clear, which
- * holds for whatever arithmetic makes of bf16 values: payloads come from an operand or are the default. */
+/* f32 bits rounded to bf16 in their upper half; the lower half holds rubbish. NaNs must have their low half clear,
+ * which holds for whatever arithmetic makes of bf16 values: payloads come from an operand or are the default. */
 LTX2C_INLINE uint32x4_t ltx2c_neon_round_up(float32x4_t values) {
     uint32x4_t bits = vreinterpretq_u32_f32(values);
     uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
@@ -85,7 +85,7 @@ static void ltx2c_neon_pack_b(uint32_t *to, const uint16_t *row, size_t count, c
     vst1q_u16(bounds->high, high);
 }
 
-/* ---- Products --------------------------------------------------------------------------------------------------- */
+/* ---- Products ---------------------------------------------------------------------------------------------------- */
 
 typedef float32x4_t ltx2c_neon_tile[LTX2C_NEON_ROWS][LTX2C_NEON_VECTORS];
 
@@ -113,7 +113,7 @@ LTX2C_INLINE void ltx2c_neon_product(const int rows, const int fused, ltx2c_neon
     }
 }
 
-/* ---- Epilogue --------------------------------------------------------------------------------------------------- */
+/* ---- Epilogue ---------------------------------------------------------------------------------------------------- */
 
 /* The first term's aggregate: bf16(acc). */
 LTX2C_INLINE void ltx2c_neon_first(const int rows, ltx2c_neon_tile sum, ltx2c_neon_tile aggregate) {
@@ -184,7 +184,7 @@ LTX2C_INLINE uint64_t ltx2c_neon_finish_wide(char *out, const char *weight, floa
     return nonfinite;
 }
 
-/* ---- Strips ----------------------------------------------------------------------------------------------------- */
+/* ---- Strips ------------------------------------------------------------------------------------------------------ */
 
 /* One term's sum for panel p. */
 LTX2C_INLINE void ltx2c_neon_term(const int rows, const ltx2c_factors *f, size_t p, ltx2c_neon_tile sum) {

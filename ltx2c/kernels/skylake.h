@@ -21,7 +21,8 @@
 #include "core.h"
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c"))), \
+                             apply_to = function)
 #else
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")
@@ -40,7 +41,7 @@ static const char *ltx2c_skylake_obstacle(void) {
     return runs ? NULL : "this CPU lacks AVX-512 F, BW, DQ or VL";
 }
 
-/* ---- Packing -------------------------------------------------------------------------------------------------------- */
+/* ---- Packing ----------------------------------------------------------------------------------------------------- */
 
 /* The even bf16 of a vector, as f32 bits; the odd ones. */
 LTX2C_INLINE __m512i ltx2c_skylake_even(__m512i halves) { return _mm512_slli_epi32(halves, 16); }
@@ -99,7 +100,7 @@ static void ltx2c_skylake_pack_b(uint32_t *to, const uint16_t *row, size_t count
     _mm512_store_si512(bounds->high, high);
 }
 
-/* ---- Products ------------------------------------------------------------------------------------------------------- */
+/* ---- Products ---------------------------------------------------------------------------------------------------- */
 
 typedef __m512 ltx2c_skylake_tile[LTX2C_SKYLAKE_ROWS][LTX2C_SKYLAKE_VECTORS];
 
@@ -141,7 +142,7 @@ LTX2C_INLINE void ltx2c_skylake_prefetch(const int rows, const char *weight, ptr
     }
 }
 
-/* ---- Epilogue ------------------------------------------------------------------------------------------------------- */
+/* ---- Epilogue ---------------------------------------------------------------------------------------------------- */
 
 /* The first term's aggregate: bf16(acc). */
 LTX2C_INLINE void ltx2c_skylake_first(const int rows, ltx2c_skylake_tile sum) {
@@ -261,7 +262,7 @@ LTX2C_INLINE uint64_t ltx2c_skylake_finish(const int rows, ltx2c_skylake_tile su
     return nonfinite;
 }
 
-/* ---- Strips --------------------------------------------------------------------------------------------------------- */
+/* ---- Strips ------------------------------------------------------------------------------------------------------ */
 
 /* One term's sum for panel p. */
 LTX2C_INLINE void ltx2c_skylake_term(const int rows, const ltx2c_factors *f, size_t p, ltx2c_skylake_tile sum) {

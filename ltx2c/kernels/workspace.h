@@ -1,9 +1,9 @@
 /* A batch's memory: one block, and one spare block kept between calls.
  *
- * Fresh pages come from the system zeroed, one fault at a time: for a small weight that costs as much as its whole fusion
- * (a 32 x 4096 weight of rank 450 ran at a third of its speed whenever malloc had returned its memory after a larger
- * one). So the last block is kept if it is not large. It is taken and put back by an atomic exchange: a second thread,
- * or a forked child, finds none and makes its own.
+ * Fresh pages come from the system zeroed, one fault at a time: for a small weight that costs as much as its whole
+ * fusion (a 32 x 4096 weight of rank 450 ran at a third of its speed whenever malloc had returned its memory after a
+ * larger one). So the last block is kept if it is not large. It is taken and put back by an atomic exchange: a second
+ * thread, or a forked child, finds none and makes its own.
  */
 #ifndef LTX2C_WORKSPACE_H
 #define LTX2C_WORKSPACE_H
