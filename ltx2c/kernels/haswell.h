@@ -15,6 +15,7 @@
 #elif !defined(LTX2C_HASWELL_H)
 #define LTX2C_HASWELL_H
 
+#include <cpuid.h>
 #include <immintrin.h>
 
 #include "core.h"
@@ -32,8 +33,14 @@ enum {
     LTX2C_HASWELL_UNIT = LTX2C_UNIT / LTX2C_HASWELL_PANEL /* panels */
 };
 
+/* Clang's __builtin_cpu_supports() does not know this one. That the system keeps AVX registers is told by AVX2's test. */
+static int ltx2c_haswell_has_f16c(void) {
+    unsigned eax, ebx, ecx, edx;
+    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+}
+
 static const char *ltx2c_haswell_obstacle(void) {
-    int runs = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    int runs = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && ltx2c_haswell_has_f16c();
     return runs ? NULL : "this CPU lacks AVX2, FMA or F16C";
 }
 
