@@ -5,8 +5,8 @@ Two questions, each answered in processes of their own so that nothing leaks fro
 floor       4096 x 450 x 4096 is at least 100 times faster than the scalar loop that ltx2c replaces (and gives the same
             bytes), and at least 0.6 of the most that this machine's best instruction can do on all its cores.
 regression  no kernel or file benchmark takes more than 1.25 times as long as with the base commit. Both are built
-            alike and measured in turn; what looks slower is measured again before it counts, because the machine may
-            be shared.
+            alike and measured in turn; what looks slower is measured again before it counts, and both its shortest
+            times and the median of its rounds must say so, because the machine may be shared.
 
     python ci/gate.py                  this tree, against its parent; against HEAD where files have changed since
     python ci/gate.py --base v0.1.0    against a release
@@ -22,12 +22,14 @@ import json
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 HERE = Path(__file__).parent
 
@@ -53,9 +55,14 @@ MODEL_BYTES = 6_000_000_000
 # What cannot change a measurement.
 DOCUMENTS = re.compile(r"\.(md|svg|png)$|^LICENSE$|^asv_bench/results/")
 
-Times = dict[str, float]
-
 STARTED = time.monotonic()
+
+
+class Round(NamedTuple):
+    """Seconds by benchmark, of both sides, measured one right after the other."""
+
+    base: dict[str, float]
+    head: dict[str, float]
 
 
 def main() -> int:
@@ -189,49 +196,71 @@ def floor_holds(build: Path) -> bool:
 
 def no_slower(base_build: Path, head_build: Path, folder: Path) -> bool:
     """Prints base, head and their ratio for every benchmark."""
-    base, head = measured_in_turn(base_build, head_build, folder, COMPARED)
+    rounds = measured_in_turn(base_build, head_build, folder, COMPARED)
     for _ in range(REPEATS):
-        suspects = slower(base, head)
+        suspects = slower(rounds)
         if not suspects or out_of_time():
             break
-        print(f"  {len(suspects)} of {len(base)} look slower: measured again")
+        print(f"  looks slower, measured again: {', '.join(suspects)}")
         exactly = [f"^{re.escape(name)}$" for name in suspects]
-        again = measured_in_turn(base_build, head_build, folder, exactly)
-        base, head = shortest(base, again[0]), shortest(head, again[1])
-    print_table(base, head)
-    return not slower(base, head)
+        rounds += measured_in_turn(base_build, head_build, folder, exactly)
+    print_table(rounds)
+    return not slower(rounds)
 
 
-def measured_in_turn(base_build: Path, head_build: Path, folder: Path, patterns: Iterable[str]) -> tuple[Times, Times]:
-    """Base and head alternate, and each keeps its shortest times: what disturbs one round cannot decide."""
-    base: Times = {}
-    head: Times = {}
-    for _ in range(ROUNDS):
-        base = shortest(base, measure(base_build, folder, "gate_times.py", *patterns))
-        head = shortest(head, measure(head_build, folder, "gate_times.py", *patterns))
-    return base, head
+def measured_in_turn(base_build: Path, head_build: Path, folder: Path, patterns: Iterable[str]) -> list[Round]:
+    """Base and head one after the other, and each first as often as the other."""
+    rounds = []
+    for number in range(ROUNDS):
+        order = (base_build, head_build) if number % 2 == 0 else (head_build, base_build)
+        times = {build: measure(build, folder, "gate_times.py", *patterns) for build in order}
+        rounds.append(Round(times[base_build], times[head_build]))
+    return rounds
 
 
-def shortest(one: Times, other: Times) -> Times:
-    return {name: min(one.get(name, seconds), other.get(name, seconds)) for name, seconds in (one | other).items()}
+def ratio(rounds: list[Round], name: str) -> float:
+    """How many times longer head takes, by two estimates that must agree: the smaller of them.
+
+    The ratio of the shortest times sees through bursts of other work on the machine, but not through luck: one side may
+    never have had a quiet moment. The median of the rounds' own ratios sees through luck. A slow-down shows in both.
+    """
+    base, head = times_of(rounds, name)
+    if not head:
+        return float("inf")  # it no longer runs
+    pairs = [one.head[name] / one.base[name] for one in rounds if name in one.base and name in one.head]
+    return min(min(head) / min(base), statistics.median(pairs))
 
 
-def slower(base: Times, head: Times) -> list[str]:
+def times_of(rounds: list[Round], name: str) -> tuple[list[float], list[float]]:
+    return [r.base[name] for r in rounds if name in r.base], [r.head[name] for r in rounds if name in r.head]
+
+
+def names_of(rounds: list[Round]) -> tuple[list[str], list[str]]:
+    """What base ran, and what only head ran."""
+    known = list(dict.fromkeys(name for one in rounds for name in one.base))
+    new = dict.fromkeys(name for one in rounds for name in one.head if name not in known)
+    return known, list(new)
+
+
+def slower(rounds: list[Round]) -> list[str]:
     """What takes too long, or no longer runs at all."""
-    return [name for name in base if name not in head or head[name] > FACTOR * base[name]]
+    return [name for name in names_of(rounds)[0] if ratio(rounds, name) > FACTOR]
 
 
-def print_table(base: Times, head: Times) -> None:
-    width = max(map(len, base | head), default=0)
-    for name in base | head:
-        before, after = base.get(name), head.get(name)
-        ratio = f"{after / before:5.2f}" if before and after else " gone" if before else "  new"
-        verdict = "  SLOWER" if name in slower(base, head) else ""
-        print(f"  {name:<{width}} {milliseconds(before)} {milliseconds(after)} {ratio}{verdict}")
+def print_table(rounds: list[Round]) -> None:
+    known, new = names_of(rounds)
+    width = max(map(len, known + new), default=0)
+    for name in known:
+        base, head = times_of(rounds, name)
+        times = ratio(rounds, name)
+        verdict = "  SLOWER" if times > FACTOR else ""
+        print(f"  {name:<{width}} {milliseconds(base)} {milliseconds(head)} {times:5.2f}{verdict}")
+    for name in new:
+        print(f"  {name:<{width}} {'':>12} {milliseconds(times_of(rounds, name)[1])}   new")
 
 
-def milliseconds(seconds: float | None) -> str:
-    return f"{seconds * 1000:9.2f} ms" if seconds is not None else f"{'-':>12}"
+def milliseconds(times: list[float]) -> str:
+    return f"{min(times) * 1000:9.2f} ms" if times else f"{'gone':>12}"
 
 
 def out_of_time() -> bool:

@@ -21,15 +21,35 @@ def gate() -> ModuleType:
     return module
 
 
-def test_what_takes_too_long_or_is_gone_is_slower(gate: ModuleType) -> None:
-    base = {"same": 1.0, "just within": 1.0, "slower": 1.0, "gone": 1.0}
-    head = {"same": 1.0, "just within": 1.24, "slower": 1.26, "new": 9.0}
+def test_what_takes_too_long_or_is_gone_is_slower(gate: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    base = {"same": 1.0, "just within": 1.0, "too slow": 1.0, "gone": 1.0}
+    head = {"same": 1.0, "just within": 1.24, "too slow": 1.26, "fresh": 9.0}
+    rounds = [gate.Round(base, head)] * 3
 
-    assert gate.slower(base, head) == ["slower", "gone"]
+    assert gate.slower(rounds) == ["too slow", "gone"]
+    gate.print_table(rounds)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if line.endswith("SLOWER")] == ["too", "gone"]
+    assert lines[-1].split()[0] == "fresh" and lines[-1].endswith("new")
 
 
-def test_the_shortest_of_two_rounds_counts(gate: ModuleType) -> None:
-    assert gate.shortest({"a": 1.0, "b": 2.0}, {"b": 1.5, "c": 3.0}) == {"a": 1.0, "b": 1.5, "c": 3.0}
+def rounds_of(gate: ModuleType, base: list[float], head: list[float]) -> list[object]:
+    return [gate.Round({"x": one}, {"x": other}) for one, other in zip(base, head, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("base", "head"),
+    [
+        ([1.0, 2.0, 2.0, 2.0], [2.0, 2.0, 2.0, 2.0]),  # base alone had a quiet moment
+        ([1.0, 1.0, 1.0, 1.0], [1.1, 3.0, 3.0, 3.0]),  # head was disturbed most of the time
+    ],
+)
+def test_luck_of_one_side_is_not_slowness_of_the_other(gate: ModuleType, base: list[float], head: list[float]) -> None:
+    assert gate.slower(rounds_of(gate, base, head)) == []
+
+
+def test_a_slow_down_shows_through_noise(gate: ModuleType) -> None:
+    assert gate.slower(rounds_of(gate, [1.0, 2.0, 1.1, 4.0], [1.4, 2.8, 5.0, 3.0])) == ["x"]
 
 
 def commit(tree: Path, name: str, text: str) -> None:
