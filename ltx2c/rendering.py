@@ -12,7 +12,7 @@ from ltx2c.adapters import Adapter
 from ltx2c.files import Checkpoint
 from ltx2c.plan.bind import choose_doubled
 from ltx2c.plan.cost import Cost, Rates
-from ltx2c.plan.match import OnUnmatched, UnmatchedPair
+from ltx2c.plan.match import OnUnmatched, UnmatchedKey
 from ltx2c.plan.phases import plan_phases
 from ltx2c.plan.render import Step, Terminal, check_schedule, naive_steps, render_steps
 from ltx2c.rates import measure_rates
@@ -46,7 +46,7 @@ class RenderPlan:
     naive: tuple[Step, ...]
     rates: Rates
     second_copy: SecondCopy | None
-    unmatched: tuple[UnmatchedPair, ...]
+    unmatched: tuple[UnmatchedKey, ...]
     notes: tuple[str, ...]
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -25,11 +25,13 @@ class Adapter:
         pairs: one per module, in the order the file first names the module. Never empty.
         reference_downscale_factor: the adapter's spatial reference scale, 1 when it states none.
         reference_temporal_scale_factor: likewise in time.
+        unread: keys of kinds that ltx2c does not read, in the file's order. None of them belongs to a pair's module.
         notes: what a user should be told though the adapter is usable.
     """
 
     checkpoint: Checkpoint
     pairs: tuple[Pair, ...] = field(repr=False)
+    unread: tuple[str, ...] = field(repr=False)
     reference_downscale_factor: int
     reference_temporal_scale_factor: int
     notes: tuple[str, ...]
@@ -39,8 +41,8 @@ class Adapter:
         """Open an adapter and pair up its factors. Reads headers and ``.alpha`` values, no factor.
 
         Raises:
-            RefusedError: not a safetensors file, no pair in it, a key of a kind that is not read, a module with a
-                missing or doubled side, a factor of impossible shape or dtype, malformed metadata.
+            RefusedError: not a safetensors file, no pair in it, a module with a missing or doubled side or with a
+                tensor of a kind that is not read, a factor of impossible shape or dtype, malformed metadata.
             OSError: as the system raised it.
         """
         checkpoint = Checkpoint.open(path)
@@ -53,11 +55,12 @@ class Adapter:
     @classmethod
     def _from(cls, checkpoint: Checkpoint) -> Adapter:
         path, metadata = checkpoint.path, checkpoint.metadata
-        modules = _by_module(checkpoint.tensors, path)
+        modules, unread = _by_module(checkpoint.tensors, path)
         pairs = tuple(pair_from(module, tensors, path) for module, tensors in modules.items())
         return cls(
             checkpoint=checkpoint,
             pairs=pairs,
+            unread=unread,
             reference_downscale_factor=scale_factor(metadata, DOWNSCALE, path),
             reference_temporal_scale_factor=scale_factor(metadata, TEMPORAL_SCALE, path),
             notes=(*checkpoint.notes, *alpha_notes(metadata, pairs, path)),
@@ -91,14 +94,16 @@ class Adapter:
         self.close()
 
 
-def _by_module(tensors: Mapping[str, StoredTensor], path: Path) -> dict[str, dict[keys.Role, StoredTensor]]:
-    """Module -> role -> tensor. Every key of the file is placed, or the file is refused."""
+def _by_module(
+    tensors: Mapping[str, StoredTensor], path: Path
+) -> tuple[dict[str, dict[keys.Role, StoredTensor]], tuple[str, ...]]:
+    """Module -> role -> tensor, and the keys of other kinds."""
     modules: dict[str, dict[keys.Role, StoredTensor]] = {}
-    unknown: list[str] = []
+    unread: list[str] = []
     for key, tensor in tensors.items():
         parsed = keys.parse(key)
         if parsed is None:
-            unknown.append(key)
+            unread.append(key)
             continue
         roles = modules.setdefault(parsed.module, {})
         if parsed.role in roles:
@@ -109,22 +114,28 @@ def _by_module(tensors: Mapping[str, StoredTensor], path: Path) -> dict[str, dic
             )
         roles[parsed.role] = tensor
     if not any("A" in roles or "B" in roles for roles in modules.values()):
-        _refuse_no_pair(path, unknown, len(tensors))
-    if unknown:
+        _refuse_no_pair(path, unread, len(tensors))
+    _check_pairs_are_read_whole(path, unread, modules)
+    return modules, tuple(unread)
+
+
+def _check_pairs_are_read_whole(path: Path, unread: Sequence[str], modules: Container[str]) -> None:
+    """Refuse a pair with a part that is not read, such as a DoRA magnitude: fused without it, it would be wrong."""
+    partly = [key for key in unread if keys.belongs_to(key, modules)]
+    if partly:
         raise RefusedError(
-            f"{printable(path)}: key {printable(unknown[0])} is not understood ({len(unknown)} such of "
-            f"{len(tensors)}): it looks like {keys.looks_like(unknown[0])}, and leaving it out would change the "
-            f"result; ltx2c reads {', '.join(keys.ROLES)}",
+            f"{printable(path)}: key {printable(partly[0])} is not understood ({len(partly)} such): it looks like "
+            f"{keys.looks_like(partly[0])}, and leaving it out would change what its module's pair does; ltx2c reads "
+            f"{', '.join(keys.ROLES)}",
             code="unknown-adapter-key",
         )
-    return modules
 
 
-def _refuse_no_pair(path: Path, unknown: list[str], count: int) -> NoReturn:
+def _refuse_no_pair(path: Path, unread: list[str], count: int) -> NoReturn:
     what = f"{printable(path)}: not an adapter: it holds no pair"
-    looks = {keys.looks_like(key): key for key in reversed(unknown)}
+    looks = {keys.looks_like(key): key for key in reversed(unread)}
     if keys.WHOLE_WEIGHT in looks:
         key = printable(looks[keys.WHOLE_WEIGHT])
         raise RefusedError(f"{what}, only whole weights such as {key}; are BASE and adapter swapped?", code="no-pair")
-    seen = f"{printable(unknown[0])} looks like {keys.looks_like(unknown[0])}" if unknown else f"{count} tensors"
+    seen = f"{printable(unread[0])} looks like {keys.looks_like(unread[0])}" if unread else f"{count} tensors"
     raise RefusedError(f"{what} ({seen}); ltx2c reads {', '.join(keys.ROLES)}", code="no-pair")

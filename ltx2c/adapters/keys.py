@@ -66,6 +66,16 @@ def _without_prefix(name: str) -> str:
     return name
 
 
+def belongs_to(key: str, modules: Container[str]) -> bool:
+    """Whether ``key`` names a part of one of ``modules``."""
+    name = _without_prefix(key)
+    while "." in name:
+        name = name.rpartition(".")[0]
+        if name in modules:
+            return True
+    return False
+
+
 def looks_like(key: str) -> str:
     """What a key that ``parse`` does not understand looks like, for a person."""
     return next((what for part, what in LOOKALIKES.items() if part in f"{key}."), "nothing an adapter holds")

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from ltx2c.plan.fuse import Plan, Term, plan_fuse
-from ltx2c.plan.match import UnmatchedPair
+from ltx2c.plan.match import UnmatchedKey
 
-__all__ = ["Plan", "Term", "UnmatchedPair", "plan_fuse"]
+__all__ = ["Plan", "Term", "UnmatchedKey", "plan_fuse"]

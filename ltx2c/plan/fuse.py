@@ -21,7 +21,7 @@ from ltx2c.plan.checks import (
     rounding_notes,
     version_notes,
 )
-from ltx2c.plan.match import Matches, OnUnmatched, UnmatchedPair, match_pairs
+from ltx2c.plan.match import Matches, OnUnmatched, UnmatchedKey, match_pairs
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Plan:
         adapters: the state: adapters with their strengths, in fusion order.
         terms: weight key -> its terms in fusion order, in the base's key order. Only weights that are fused; empty
             when every strength is 0, which is the base state.
-        unmatched: pairs with no home in the base, in adapter order.
+        unmatched: adapter keys with no home in the base, in adapter order.
         notes: what a user should be told.
         pairs_fused: per adapter, how many of its pairs take part.
     """
@@ -49,7 +49,7 @@ class Plan:
     base: Checkpoint
     adapters: tuple[tuple[Adapter, float], ...]
     terms: Mapping[str, tuple[Term, ...]]
-    unmatched: tuple[UnmatchedPair, ...]
+    unmatched: tuple[UnmatchedKey, ...]
     notes: tuple[str, ...]
     pairs_fused: tuple[int, ...]
 

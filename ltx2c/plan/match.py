@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, NoReturn
@@ -17,26 +18,29 @@ OnUnmatched = Literal["error", "warn"]
 
 
 @dataclass(frozen=True)
-class UnmatchedPair:
-    """A pair whose module the base does not have, left out because the caller asked to go on without it."""
+class UnmatchedKey:
+    """An adapter's key with no home in the base, left out because the caller asked to go on without it.
+
+    Either A's of a pair whose module the base does not have, or one of a kind that is not read.
+    """
 
     adapter: Path
     key: str
 
 
 class Matches(NamedTuple):
-    """One adapter against one base: weight key -> its pair, and the pairs with no home."""
+    """One adapter against one base: weight key -> its pair, and the keys with no home."""
 
     homes: dict[str, Pair]
-    unmatched: tuple[UnmatchedPair, ...]
+    unmatched: tuple[UnmatchedKey, ...]
 
 
 def match_pairs(base: Checkpoint, adapter: Adapter, on_unmatched: OnUnmatched) -> Matches:
     """Find the home of every pair of ``adapter``.
 
     Raises:
-        RefusedError: no pair has a home; one has none and ``on_unmatched`` is ``"error"``; one has two, or shares its
-            home; a delta does not fit its weight, or there is no rule to fuse that weight.
+        RefusedError: no pair has a home; a key has none and ``on_unmatched`` is ``"error"``; a pair has two homes, or
+            shares one; a delta does not fit its weight, or there is no rule to fuse that weight.
     """
     homes: dict[str, Pair] = {}
     homeless: list[Pair] = []
@@ -47,11 +51,14 @@ def match_pairs(base: Checkpoint, adapter: Adapter, on_unmatched: OnUnmatched) -
             continue
         _check_one_home(base, pair, found, homes)
         homes[found[0]] = pair
-    if not homes or (homeless and on_unmatched == "error"):
-        _refuse_homeless(base, adapter, homeless[0], len(homes))
+    if not homes:
+        _refuse_no_match(base, adapter, homeless[0])
+    if on_unmatched == "error":
+        _check_no_key_is_left(base, adapter, homeless, len(homes))
     for key, pair in homes.items():
         _check_fits(base, key, pair)
-    return Matches(homes, tuple(UnmatchedPair(adapter.path, pair.a.key) for pair in homeless))
+    left = (*(pair.a.key for pair in homeless), *adapter.unread)
+    return Matches(homes, tuple(UnmatchedKey(adapter.path, key) for key in left))
 
 
 def _check_one_home(base: Checkpoint, pair: Pair, found: list[str], homes: dict[str, Pair]) -> None:
@@ -70,20 +77,32 @@ def _check_one_home(base: Checkpoint, pair: Pair, found: list[str], homes: dict[
         )
 
 
-def _refuse_homeless(base: Checkpoint, adapter: Adapter, pair: Pair, matched: int) -> NoReturn:
-    where, key = printable(adapter.path), printable(pair.a.key)
-    nearest = nearest_name(f"{pair.module}.weight", base.tensors)
-    hint = f"nearest is {printable(nearest)}" if nearest else "which holds no tensor"
-    of = f"{matched} of {len(adapter.pairs)} pairs matched"
-    if not matched:
-        raise RefusedError(
-            f"{where}: not an adapter for {printable(base.path)}: {of}; {key} has no home there, {hint}",
-            code="no-pair-matches",
-        )
+def _refuse_no_match(base: Checkpoint, adapter: Adapter, pair: Pair) -> NoReturn:
     raise RefusedError(
-        f"{where}: {key} has no home in {printable(base.path)}, {hint}; {of}; unmatched=warn goes on with those",
+        f"{printable(adapter.path)}: not an adapter for {printable(base.path)}: 0 of {len(adapter.pairs)} pairs "
+        f"matched; {printable(pair.a.key)} has no home there, {_nearest(base, f'{pair.module}.weight')}",
+        code="no-pair-matches",
+    )
+
+
+def _check_no_key_is_left(base: Checkpoint, adapter: Adapter, homeless: Sequence[Pair], matched: int) -> None:
+    if homeless:
+        key, hint = homeless[0].a.key, _nearest(base, f"{homeless[0].module}.weight")
+    elif adapter.unread:
+        key = adapter.unread[0]
+        hint = f"it looks like {adapter_keys.looks_like(key)}, {_nearest(base, key)}"
+    else:
+        return
+    raise RefusedError(
+        f"{printable(adapter.path)}: {printable(key)} has no home in {printable(base.path)}, {hint}; {matched} of "
+        f"{len(adapter.pairs)} pairs matched; --unmatched warn goes on with those",
         code="unmatched-key",
     )
+
+
+def _nearest(base: Checkpoint, name: str) -> str:
+    nearest = nearest_name(name, base.tensors)
+    return f"nearest is {printable(nearest)}" if nearest else "which holds no tensor"
 
 
 def _check_fits(base: Checkpoint, key: str, pair: Pair) -> None:

@@ -145,7 +145,7 @@ def test_what_cannot_be_an_alpha(tmp_path: Path, alpha: np.ndarray, said: str) -
         ("x.hada_w1_a", "LoHa"),
         ("x.lokr_w2", "LoKr"),
         ("x.lora_mid.weight", "LoCon"),
-        ("lora_unet_x.lora_down.weight", "kohya"),
+        ("x.lora_down.weight", "kohya"),
         ("x.lora_A.default.weight", "another spelling"),
         ("x.lora_B.bias", "another spelling"),
         ("x.diff_b", "full difference"),
@@ -154,10 +154,17 @@ def test_what_cannot_be_an_alpha(tmp_path: Path, alpha: np.ndarray, said: str) -
         ("x.something", "nothing an adapter holds"),
     ],
 )
-def test_a_key_that_is_not_understood_is_never_dropped(tmp_path: Path, key: str, said: str) -> None:
-    path = write(tmp_path / "a.safetensors", {**pair("x", 4, 2, 4), key: weight(4)})
-    with refused("unknown-adapter-key", key, said, "1 such of 3"):
+def test_a_pair_with_a_part_that_is_not_read_is_refused(tmp_path: Path, key: str, said: str) -> None:
+    path = write(tmp_path / "a.safetensors", {**pair("diffusion_model.x", 4, 2, 4), key: weight(4)})
+    with refused("unknown-adapter-key", key, said, "1 such"):
         Adapter.open(path)
+
+
+def test_keys_that_are_not_read_and_belong_to_no_pair_are_kept_in_mind(tmp_path: Path) -> None:
+    keys = ("lora_te_x.lora_down.weight", "xx.dora_scale", "y.weight")
+    path = write(tmp_path / "a.safetensors", {**pair("x", 4, 2, 4), **{key: weight(4) for key in keys}})
+    with Adapter.open(path) as adapter:
+        assert adapter.unread == keys
 
 
 def test_a_base_given_as_an_adapter() -> None:
@@ -180,8 +187,8 @@ def test_a_file_that_holds_no_pair(tmp_path: Path, tensors: dict[str, tuple[str,
 
 
 def test_names_cannot_forge_a_second_line(tmp_path: Path) -> None:
-    with refused("unknown-adapter-key", "evil\\nltx2c: done"):
-        Adapter.open(write(tmp_path / "a.safetensors", {**pair("x", 4, 2, 4), "evil\nltx2c: done": weight(4)}))
+    with refused("unknown-adapter-key", "x.evil\\nltx2c: done"):
+        Adapter.open(write(tmp_path / "a.safetensors", {**pair("x", 4, 2, 4), "x.evil\nltx2c: done": weight(4)}))
 
 
 @pytest.mark.parametrize("name", ["reference_downscale_factor", "reference_temporal_scale_factor"])

@@ -128,6 +128,13 @@ class TestUnmatched:
         assert (left_out.adapter, left_out.key) == (one.path, "diffusion_model.blocks.0.to_qq.lora_A.weight")
         assert plan.pairs_fused == (1,)
 
+    def test_a_key_of_a_kind_that_is_not_read_is_no_different(self, base: Checkpoint, adapter: Make) -> None:
+        key = "lora_te_text.lora_down.weight"
+        one = adapter("one", "blocks.0.to_k", **{key: weight(4)})
+        with refused("unmatched-key", f"one.safetensors: {key}", "kohya", "nearest is", "1 of 1 pairs matched"):
+            plan_fuse(base, [(one, 1)])
+        assert [left_out.key for left_out in plan_fuse(base, [(one, 1)], unmatched="warn").unmatched] == [key]
+
     @pytest.mark.parametrize("unmatched", ["error", "warn"])
     def test_no_match_at_all_is_no_adapter_for_this_base(self, base: Checkpoint, adapter: Make, unmatched: str) -> None:
         one = adapter("one", "elsewhere.0")
