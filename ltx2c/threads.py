@@ -9,6 +9,9 @@ from pathlib import Path
 
 from ltx2c.errors import RefusedError, printable
 
+# More than any machine has, and far below what OpenMP's runtimes end the process for.
+MOST_THREADS = 4096
+
 _CGROUPS = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
 
@@ -20,7 +23,7 @@ def resolve_threads(threads: int | None) -> int:
     rounded up, and never less than 1.
 
     Raises:
-        RefusedError: ``threads`` is not a whole number, or below 1.
+        RefusedError: ``threads`` is not a whole number, or not from 1 to 4096.
     """
     if threads is None:
         return min(limits().values())
@@ -28,8 +31,8 @@ def resolve_threads(threads: int | None) -> int:
         count = operator.index(threads)
     except TypeError:
         raise RefusedError(f"threads must be a whole number, not {printable(threads)!r}", code="threads") from None
-    if count < 1:
-        raise RefusedError(f"threads must be at least 1, not {count}", code="threads")
+    if not 1 <= count <= MOST_THREADS:
+        raise RefusedError(f"threads must be from 1 to {MOST_THREADS}, not {printable(count)}", code="threads")
     return count
 
 

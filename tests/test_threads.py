@@ -31,7 +31,7 @@ def test_a_given_number_is_taken(machine):
     assert threads.resolve_threads(np.int64(20)) == 20
 
 
-@pytest.mark.parametrize("given", [0, -1, 1.5, "2"])
+@pytest.mark.parametrize("given", [0, -1, 1.5, "2", 4097, 3_000_000_000, 10**400])
 def test_anything_else_is_refused(given):
     with pytest.raises(RefusedError) as refusal:
         threads.resolve_threads(given)
