@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import math
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from ltx2c import kernels
-from ltx2c.errors import RefusedError, printable
+from ltx2c.arrays import KERNEL_DTYPES, Array, as_array, empty_like
+from ltx2c.errors import RefusedError
+from ltx2c.overlaps import Use, find_race, same_memory, shares_memory
+from ltx2c.strength import check_strength
 from ltx2c.threads import resolve_threads
 
-Array = npt.NDArray[Any]
 Term = tuple[Array, Array, float]
-
-# The kernels' numbers for dtypes (core.h).
-_DTYPES: dict[np.dtype[Any], int] = {
-    np.dtype(ml_dtypes.bfloat16): 0,
-    np.dtype(np.float32): 1,
-    np.dtype(np.float16): 2,
-}
 
 # Work between two looks for Ctrl-C: about a second on two fast cores.
 _BATCH_MACS = 200_000_000_000
@@ -57,10 +49,10 @@ def fuse_tensor(
 
     Raises:
         RefusedError: shapes, ranks or dtypes do not fit, a strength is not a finite float32, ``out`` overlaps, is
-            read-only or has another layout, or ``threads`` is below 1.
+            read-only or has another layout, or ``threads`` is below 1 or above 4096.
     """
     if out is None:
-        out = _empty_like(weight)
+        out = empty_like(weight)
     fuse_tensors([Job(weight, terms, out)], threads=threads)
     return out
 
@@ -116,10 +108,10 @@ def _run(jobs: list[Job], kernel: str, threads: int) -> list[int]:
     fused = [job for job in jobs if job.terms and job.weight.size]
     structures = kernels.Jobs(len(fused), sum(len(job.terms) for job in fused))
     for weight, terms, out in fused:
-        structures.add_job(_bytes(weight), _bytes(out), _DTYPES[weight.dtype], weight.shape[1])
+        structures.add_job(_bytes(weight), _bytes(out), KERNEL_DTYPES[weight.dtype], weight.shape[1])
         for a, b, strength in terms:
             a, b = _rows_adjacent(a), _rows_adjacent(b)
-            structures.add_term(_bytes(a), _DTYPES[a.dtype], _bytes(b), _DTYPES[b.dtype], strength)
+            structures.add_term(_bytes(a), KERNEL_DTYPES[a.dtype], _bytes(b), KERNEL_DTYPES[b.dtype], strength)
     for weight, terms, out in jobs:
         if not terms and out is not weight:
             out[...] = weight
@@ -142,8 +134,8 @@ def _rows_adjacent(factor: Array) -> Array:
 
 def _checked(weight: Any, terms: Sequence[tuple[Any, Any, float]], out: Any) -> Job:
     """The job as NumPy arrays over the same memory, or a refusal."""
-    given = _array(weight, "weight")
-    result = given if out is weight else _array(out, "out")
+    given = as_array(weight, "weight")
+    result = given if out is weight else as_array(out, "out")
     _check_weight(given, result)
     checked = [_checked_term(index, given, result, *term) for index, term in enumerate(terms)]
     return Job(given, checked, result)
@@ -164,16 +156,12 @@ def _check_weight(weight: Array, out: Array) -> None:
         raise RefusedError("out is read-only", code="read-only")
     if abs(out.strides[0]) < out.shape[1] * out.itemsize and out.shape[0] > 1:
         raise RefusedError(f"out's rows overlap each other: strides {out.strides}", code="overlap")
-    if not _same_memory(weight, out) and np.may_share_memory(weight, out):
+    if not same_memory(weight, out) and shares_memory(weight, out):
         raise RefusedError("out overlaps the weight without being the weight", code="overlap")
 
 
-def _same_memory(one: Array, other: Array) -> bool:
-    return one.ctypes.data == other.ctypes.data and one.strides == other.strides
-
-
 def _checked_term(index: int, weight: Array, out: Array, a: Any, b: Any, strength: float) -> Term:
-    a, b = _array(a, f"A of term {index}"), _array(b, f"B of term {index}")
+    a, b = as_array(a, f"A of term {index}"), as_array(b, f"B of term {index}")
     if a.shape[0] != b.shape[1]:
         raise RefusedError(
             f"term {index}: A {list(a.shape)} has rank {a.shape[0]}, but B {list(b.shape)} has rank {b.shape[1]}",
@@ -185,91 +173,20 @@ def _checked_term(index: int, weight: Array, out: Array, a: Any, b: Any, strengt
             f"{list(weight.shape)}",
             code="shape-mismatch",
         )
-    if np.may_share_memory(out, a) or np.may_share_memory(out, b):
+    if shares_memory(out, a) or shares_memory(out, b):
         raise RefusedError(f"out overlaps a factor of term {index}", code="overlap")
-    return a, b, _checked_strength(index, strength)
-
-
-def _checked_strength(index: int, strength: float) -> float:
-    try:
-        with np.errstate(over="ignore"):
-            scale = float(np.float32(strength))
-    except (TypeError, ValueError):
-        scale = math.nan
-    if not math.isfinite(scale):
-        raise RefusedError(
-            f"term {index}: strength must be a finite float32, not {printable(strength)}", code="strength"
-        )
-    return scale
+    return a, b, check_strength(strength, f"term {index}")
 
 
 def _refuse_shared_outputs(jobs: Sequence[Job]) -> None:
     """Jobs run at the same time: what one writes, no other may touch."""
-    spans = sorted(
-        (*_span(array), index, written)
-        for index, job in enumerate(jobs)
-        for array, written in _touched(job)
-        if array.size
-    )
-    reach, writer = (0, -1), (0, -1)  # (end, job) of the widest read so far, and of the widest write
-    for low, high, index, written in spans:
-        clash = max(writer, reach if written else (0, -1))
-        if low < clash[0] and clash[1] != index:
-            raise RefusedError(
-                f"out of job {index if written else clash[1]} overlaps an array of another", code="overlap"
-            )
-        reach = max(reach, (high, index))
-        writer = max(writer, (high, index)) if written else writer
+    race = find_race(use for index, job in enumerate(jobs) for use in _uses(index, job))
+    if race:
+        writer, other = race
+        verb = "writes" if other.written else "reads"
+        raise RefusedError(f"out of job {writer.job} overlaps an array that job {other.job} {verb}", code="overlap")
 
 
-def _span(array: Array) -> tuple[int, int]:
-    """The first byte of an array and the one behind its last."""
-    start: int = array.ctypes.data
-    steps = [(size - 1) * stride for size, stride in zip(array.shape, array.strides, strict=True)]
-    return start + sum(min(step, 0) for step in steps), start + sum(max(step, 0) for step in steps) + array.itemsize
-
-
-def _touched(job: Job) -> list[tuple[Array, bool]]:
-    factors = [(factor, False) for a, b, _ in job.terms for factor in (a, b)]
-    return [(job.out, True), (job.weight, False), *factors]
-
-
-# ---- Kinds of array -------------------------------------------------------------------------------------------------
-
-
-def _array(given: Any, name: str) -> Array:
-    """A 2-D NumPy array over the memory of an array or a torch tensor, of a dtype there are kernels for."""
-    array = _from_torch(given, name) if _is_torch(given) else given
-    if not isinstance(array, np.ndarray):
-        raise RefusedError(f"{name} is neither a NumPy array nor a torch tensor: {type(given).__name__}", code="type")
-    if array.ndim != 2:
-        raise RefusedError(f"{name} must have 2 dimensions, not {array.ndim}: {list(array.shape)}", code="dimensions")
-    if array.dtype not in _DTYPES:
-        raise RefusedError(f"{name} is {array.dtype}; bfloat16, float32 and float16 can be fused", code="dtype")
-    if array.shape[1] == 1:  # one column's stride means nothing, and may be anything
-        return np.lib.stride_tricks.as_strided(array, strides=(array.strides[0], array.itemsize))
-    return array
-
-
-def _is_torch(given: Any) -> bool:
-    """Whether this is a torch tensor; torch is never imported here, a tensor's owner has done that."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(given, torch.Tensor)
-
-
-def _from_torch(tensor: Any, name: str) -> Array:
-    torch = sys.modules["torch"]
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
-        raise RefusedError(f"{name} is not a dense tensor on the CPU: {tensor.layout}, {tensor.device}", code="device")
-    tensor = tensor.detach()
-    if tensor.dtype == torch.bfloat16:
-        array: Array = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-        return array
-    array = tensor.numpy()
-    return array
-
-
-def _empty_like(weight: Any) -> Any:
-    if _is_torch(weight):
-        return sys.modules["torch"].empty(weight.shape, dtype=weight.dtype)
-    return np.empty(_array(weight, "weight").shape, weight.dtype)
+def _uses(index: int, job: Job) -> list[Use]:
+    factors = [Use(index, factor, False) for a, b, _ in job.terms for factor in (a, b)]
+    return [Use(index, job.out, True), Use(index, job.weight, False), *factors]

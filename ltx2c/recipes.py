@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ltx2c.adapters.strength import check_strength
 from ltx2c.errors import RefusedError, printable
+from ltx2c.strength import check_strength
 
 Given = str | os.PathLike[str] | tuple[str | os.PathLike[str], float]
 """An adapter as a caller gives it: its path, or its path and its strength."""

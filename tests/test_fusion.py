@@ -149,10 +149,12 @@ def refusals():
     yield "dtype", weight.astype(np.float32).astype(">f4"), [], None
     yield "type", weight.tolist(), [], None
     yield "type", weight, [(a, None, 1.0)], None
-    yield "strength", weight, [(a, b, float("nan"))], None
-    yield "strength", weight, [(a, b, float("inf"))], None
-    yield "strength", weight, [(a, b, 1e39)], None
-    yield "strength", weight, [(a, b, "strong")], None
+    yield "bad-strength", weight, [(a, b, float("nan"))], None
+    yield "bad-strength", weight, [(a, b, float("inf"))], None
+    yield "bad-strength", weight, [(a, b, 1e39)], None
+    yield "bad-strength", weight, [(a, b, "0.5")], None
+    yield "bad-strength", weight, [(a, b, True)], None
+    yield "bad-strength", weight, [(a, b, 10**400)], None
     yield "out-mismatch", weight, [], np.zeros((11, 36), BF16)
     yield "out-mismatch", weight, [], np.zeros((11, 37), np.float32)
     yield "read-only", weight, [], read_only
@@ -179,6 +181,18 @@ def test_refuses_a_torch_tensor_that_is_not_plain_memory():
     assert refusal.value.code == "device"
 
 
+def test_refuses_torch_tensors_of_other_values_than_their_memory_holds():
+    pairs = torch.zeros(3, 3, dtype=torch.complex64).conj()
+    for tensor, code in (
+        (torch.zeros(3, 3, dtype=torch.float8_e4m3fn), "dtype"),
+        (pairs, "dtype"),
+        (pairs.imag, "layout"),  # negated when it is read
+    ):
+        with pytest.raises(RefusedError) as refusal:
+            ltx2c.fuse_tensor(tensor, [])
+        assert refusal.value.code == code
+
+
 @pytest.mark.parametrize("clash", ["out-out", "out-weight", "out-factor"])
 def test_refuses_jobs_that_would_race(clash):
     weight, a, b = problem(rows=37, columns=37, rank=37)
@@ -190,6 +204,47 @@ def test_refuses_jobs_that_would_race(clash):
     }[clash]
     with pytest.raises(RefusedError) as refusal:
         ltx2c.fuse_tensors(jobs)
+    assert refusal.value.code == "overlap"
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("read", [(0, 20), (10, 30), (30, 50), (0, 50)])
+def test_refuses_a_weight_read_where_another_job_works_in_place(order, read):
+    store = np.zeros((50, 10), BF16)
+    written, weight = store[10:40], store[slice(*read)]
+    jobs = [(written, [], written), (weight, [], np.zeros_like(weight))][::order]
+    with pytest.raises(RefusedError) as refusal:
+        ltx2c.fuse_tensors(jobs)
+    assert refusal.value.code == "overlap"
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_refuses_a_read_that_the_writers_own_longer_one_hides(order):
+    store = np.zeros((30, 16), BF16)
+    out, own = store[1:, :8], store[:, 8:]  # the writer's factor begins before its out, and ends behind it
+    jobs = [
+        (np.zeros((29, 8), BF16), [(np.zeros((8, 8), BF16), own[:29], 1.0)], out),
+        (out[:3], [], np.zeros((3, 8), BF16)),
+    ]
+    with pytest.raises(RefusedError) as refusal:
+        ltx2c.fuse_tensors(jobs[::order])
+    assert refusal.value.code == "overlap"
+
+
+def test_columns_of_one_array_share_no_byte():
+    store, a, b = problem(rows=40, columns=60)
+    expected = reference.fuse_tensor(store, [(a, b, 0.5)])
+    halves = (slice(0, 23), slice(23, 60))
+    ltx2c.fuse_tensors([(store[:, at], [(a[:, at], b, 0.5)], store[:, at]) for at in halves], threads=2)
+    assert np.array_equal(bits(store), bits(expected))
+    other = np.zeros((40, 120), BF16)
+    ltx2c.fuse_tensor(other[:, 60:], [], out=other[:, :60])  # out between the weight's rows
+
+
+def test_columns_that_overlap_by_one_are_refused():
+    store = np.zeros((40, 60), BF16)
+    with pytest.raises(RefusedError) as refusal:
+        ltx2c.fuse_tensors([(store[:, :24], [], store[:, :24]), (store[:, 23:], [], store[:, 23:])])
     assert refusal.value.code == "overlap"
 
 

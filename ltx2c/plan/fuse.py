@@ -11,7 +11,6 @@ from types import MappingProxyType
 import numpy as np
 
 from ltx2c.adapters import Adapter, Pair
-from ltx2c.adapters.strength import check_strength
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint
 from ltx2c.plan.checks import (
@@ -22,6 +21,7 @@ from ltx2c.plan.checks import (
     version_notes,
 )
 from ltx2c.plan.match import Matches, OnUnmatched, UnmatchedKey, match_pairs
+from ltx2c.strength import check_strength
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,72 @@
+"""The kinds of array that fusion takes: NumPy arrays, and torch tensors on the CPU, both used where they lie."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from ltx2c.errors import RefusedError
+
+Array = npt.NDArray[Any]
+
+# The kernels' numbers for dtypes (core.h).
+KERNEL_DTYPES: dict[np.dtype[Any], int] = {
+    np.dtype(ml_dtypes.bfloat16): 0,
+    np.dtype(np.float32): 1,
+    np.dtype(np.float16): 2,
+}
+
+
+def as_array(given: Any, name: str) -> Array:
+    """A 2-D NumPy array over the memory of an array or a torch tensor, of a dtype there are kernels for.
+
+    Raises:
+        RefusedError: anything else, called ``name`` in the message.
+    """
+    array = _from_torch(given, name) if _is_torch(given) else given
+    if not isinstance(array, np.ndarray):
+        raise RefusedError(f"{name} is neither a NumPy array nor a torch tensor: {type(given).__name__}", code="type")
+    if array.ndim != 2:
+        raise RefusedError(f"{name} must have 2 dimensions, not {array.ndim}: {list(array.shape)}", code="dimensions")
+    if array.dtype not in KERNEL_DTYPES:
+        raise _wrong_dtype(name, array.dtype)
+    if array.shape[1] == 1:  # one column's stride means nothing, and may be anything
+        return np.lib.stride_tricks.as_strided(array, strides=(array.strides[0], array.itemsize))
+    return array
+
+
+def empty_like(weight: Any) -> Any:
+    """A new array of a weight's kind, shape and dtype, its rows next to each other."""
+    if _is_torch(weight):
+        return sys.modules["torch"].empty(weight.shape, dtype=weight.dtype)
+    return np.empty(as_array(weight, "weight").shape, weight.dtype)
+
+
+def _wrong_dtype(name: str, dtype: object) -> RefusedError:
+    return RefusedError(f"{name} is {dtype}; bfloat16, float32 and float16 can be fused", code="dtype")
+
+
+def _is_torch(given: Any) -> bool:
+    """Whether this is a torch tensor; torch is never imported here, a tensor's owner has done that."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(given, torch.Tensor)
+
+
+def _from_torch(tensor: Any, name: str) -> Array:
+    torch = sys.modules["torch"]
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        raise RefusedError(f"{name} is not a dense tensor on the CPU: {tensor.layout}, {tensor.device}", code="device")
+    if tensor.dtype not in (torch.bfloat16, torch.float32, torch.float16):
+        raise _wrong_dtype(name, tensor.dtype)
+    if tensor.is_neg():  # its memory holds other values than it shows: torch negates them when they are read
+        raise RefusedError(f"{name} is the negative view of another tensor; resolve_neg() makes it one", code="layout")
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bfloat16:
+        array: Array = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return array
+    array = tensor.numpy()
+    return array

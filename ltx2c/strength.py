@@ -1,0 +1,34 @@
+"""What may be a strength: of an adapter in a state, of a term of one weight."""
+
+from __future__ import annotations
+
+import math
+import numbers
+
+import ml_dtypes
+import numpy as np
+
+from ltx2c.errors import RefusedError, printable
+
+
+def check_strength(strength: object, whose: object) -> float:
+    """``strength`` as a float, not yet rounded to float32. A bool is a number to Python, but here a mistake.
+
+    Args:
+        strength: a real number of Python or NumPy.
+        whose: the adapter or the term that has it, for the message.
+
+    Raises:
+        RefusedError: not a number, NaN, or beyond float32's range.
+    """
+    if isinstance(strength, numbers.Real | ml_dtypes.bfloat16) and not isinstance(strength, bool):
+        try:
+            value = float(strength)
+        except OverflowError:  # a whole number beyond double's range
+            value = math.inf
+        with np.errstate(over="ignore"):
+            if math.isfinite(np.float32(value)):
+                return value
+    raise RefusedError(
+        f"{printable(whose)}: strength {printable(strength)} is not a finite float32 number", code="bad-strength"
+    )
