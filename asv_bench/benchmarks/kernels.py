@@ -85,6 +85,16 @@ class Shapes(_Fuse):
 
     track_gflops.unit = "GFLOP/s"
 
+
+class LowRank(_Fuse):
+    """Where memory is the limit and not arithmetic."""
+
+    params = (["4096x1x4096", "4096x16x4096", "4096x32x4096"],)
+    param_names = ("shape",)
+
+    def setup(self, name: str) -> None:
+        self.prepare(name)
+
     def track_bandwidth(self, name: str) -> float:
         return self.case.weight_bytes / best_seconds(self.fuse) / 1e9
 

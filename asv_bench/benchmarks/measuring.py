@@ -21,10 +21,10 @@ def trained_like(
 
 
 def best_seconds(work: Callable[[], object], *, at_least: float = 0.6) -> float:
-    """The shortest of at least three runs that together take ``at_least`` seconds, after one to warm up."""
+    """The shortest of the runs that together take ``at_least`` seconds, after one to warm up."""
     work()
     times: list[float] = []
-    while len(times) < 3 or sum(times) < at_least:
+    while sum(times) < at_least:
         started = time.perf_counter()
         work()
         times.append(time.perf_counter() - started)
