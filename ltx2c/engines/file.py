@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from ltx2c import kernels
@@ -73,7 +74,7 @@ def write_fused(
         tensors_fused=len(plan.terms),
         adapters=adapter_reports(plan),
         unmatched=tuple(pair.key for pair in plan.unmatched),
-        notes=(*plan.notes, *_stale_notes(staged)),
+        notes=(*plan.notes, *_staged_notes(staged, destination)),
         nonfinite=dict(writer.nonfinite),
         sha256={str(path): digest for path, digest in digests.by_path.items()} if digests else {},
         bytes_read=plan.bytes_read,
@@ -165,7 +166,9 @@ def check_inputs_unchanged(plan: Plan) -> None:
             file.check_unchanged()
 
 
-def _stale_notes(staged: Staged) -> tuple[str, ...]:
-    if not staged.stale_bytes:
-        return ()
-    return (f"removed {staged.stale_bytes} bytes that an earlier run, killed before it was done, had left",)
+def _staged_notes(staged: Staged, destination: Destination) -> Iterator[str]:
+    if staged.stale_bytes:
+        yield f"removed {staged.stale_bytes} bytes that an earlier run, killed before it was done, had left"
+    if staged.unremoved is not None:
+        left = printable(destination.part)
+        yield f"the result is in place; what stood there before is left at {left}: {staged.unremoved}"

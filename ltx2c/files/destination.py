@@ -11,11 +11,16 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from ltx2c.errors import RefusedError, printable
+from ltx2c.files.index import find_index, read_index
 from ltx2c.files.linux import exchange, rename_new
 
 PART_SUFFIX = ".ltx2c-part"
+
+# What file systems without locks answer (NFS, FUSE). Better no protection against a second run than no run.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,14 @@ class Destination:
         for source in inputs:
             if self.path.samefile(source):
                 self._refuse(f"it is the input {printable(source)}", "output-is-input")
+            if self.folder and self._holds(source):
+                self._refuse(f"it holds the input {printable(source)}", "output-is-input")
+
+    def _holds(self, source: Path) -> bool:
+        """Whether replacing the folder would take ``source`` away: the name it is read by, or what that leads to."""
+        return any(
+            self.path.samefile(parent) for way in (source.absolute(), source.resolve()) for parent in way.parents
+        )
 
     def _check_name(self) -> None:
         if self.folder and self.path.name.endswith(".safetensors"):
@@ -95,13 +108,29 @@ class Destination:
         if not self.force:
             self._refuse("it exists; --force replaces it", "output-exists")
         if self.folder:
-            self._check_replaceable()
+            self.check_replaceable()
 
-    def _check_replaceable(self) -> None:
-        for entry in sorted(self.path.iterdir()):
-            if not entry.name.endswith((".safetensors", ".safetensors.index.json")):
-                problem = f"it holds {printable(entry.name)}, which is no shard or index and would be lost"
+    def check_replaceable(self) -> None:
+        """Make sure that the folder at ``path`` holds one checkpoint, an index and its shards, or nothing.
+
+        Raises:
+            OSError: as the system says.
+            RefusedError: ``output-folder-foreign``: it holds something else, which would be lost.
+        """
+        entries = sorted(self.path.iterdir())
+        ours = self._checkpoint_names() if entries else frozenset()
+        for entry in entries:
+            if entry.name not in ours or not stat.S_ISREG(entry.lstat().st_mode):
+                problem = f"it holds {printable(entry.name)}, which is no shard or index of it and would be lost"
                 self._refuse(problem, "output-folder-foreign")
+
+    def _checkpoint_names(self) -> frozenset[str]:
+        """The index that stands at ``path``, and the shards that it names; none of them where there is no index."""
+        try:
+            index = find_index(self.path)
+            return frozenset() if index is None else frozenset((index.name, *read_index(index).weight_map.values()))
+        except RefusedError as error:
+            self._refuse(f"it would be replaced, and holds no one checkpoint: {error}", "output-folder-foreign")
 
     def _check_room(self, needed: int) -> None:
         status = os.statvfs(self.path.parent)
@@ -113,9 +142,9 @@ class Destination:
         """What a killed run left and this one will remove."""
         part = self.part
         files = part.rglob("*") if part.is_dir() else (part,)
-        return sum(file.lstat().st_blocks * 512 for file in files if os.path.lexists(file))
+        return sum(map(_disk_bytes, files))
 
-    def _refuse(self, problem: str, code: str) -> None:
+    def _refuse(self, problem: str, code: str) -> NoReturn:
         raise RefusedError(f"cannot write {printable(self.path)}: {problem}", code=code)
 
     @contextlib.contextmanager
@@ -158,6 +187,10 @@ class Destination:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._refuse("another run is writing to it", "output-busy")
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                error.filename = str(self.part)
+                raise
 
 
 class Staged:
@@ -165,10 +198,12 @@ class Staged:
 
     Attributes:
         stale_bytes: how much a run that was killed had left under that name; 0 where there was nothing.
+        unremoved: once published, why the folder that was replaced could not be removed; None where it was.
     """
 
     def __init__(self, destination: Destination, lock: int, stale_bytes: int) -> None:
         self.stale_bytes = stale_bytes
+        self.unremoved: OSError | None = None
         self._destination = destination
         self._lock = lock
 
@@ -185,17 +220,20 @@ class Staged:
 
         Raises:
             OSError: as the system says.
-            RefusedError: ``output-exists``, where something has appeared there meanwhile.
+            RefusedError: ``output-exists``, where something has appeared there meanwhile; ``output-folder-foreign``,
+                where it has in the folder that is to be replaced.
         """
         part, path = self._destination.part, self._destination.path
+        replaced = False
         if self._destination.folder:
             _sync_folder(part)
         try:
             if not self._destination.force:
                 rename_new(part, path)
             elif self._destination.folder and path.exists():
+                self._destination.check_replaceable()  # again: what is lost is what stands there now
                 exchange(part, path)
-                shutil.rmtree(part)
+                replaced = True
             else:
                 part.replace(path)
         except FileExistsError:
@@ -203,6 +241,15 @@ class Staged:
                 f"cannot write {printable(path)}: it appeared while the result was made", code="output-exists"
             ) from None
         _sync_folder(path.parent)
+        if replaced:
+            self._remove_replaced()
+
+    def _remove_replaced(self) -> None:
+        """Remove the folder that the result has changed places with. The result stands, whatever becomes of that."""
+        try:
+            shutil.rmtree(self._destination.part)
+        except OSError as error:
+            self.unremoved = error
 
     def discard(self) -> None:
         """Remove what was not published, and let go of the lock."""
@@ -211,6 +258,14 @@ class Staged:
                 _remove(self._destination.part)
         finally:
             os.close(self._lock)
+
+
+def _disk_bytes(path: Path) -> int:
+    """What a file takes on disk; 0 where it has gone, as another run's may at any moment."""
+    try:
+        return path.lstat().st_blocks * 512
+    except FileNotFoundError:
+        return 0
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

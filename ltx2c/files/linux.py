@@ -84,8 +84,27 @@ def rename_new(source: Path, target: Path) -> None:
 
 
 def exchange(first: Path, second: Path) -> None:
-    """Let two names swap what they stand for, in one step."""
-    _renameat2(first, second, _RENAME_EXCHANGE)
+    """Let two names swap what they stand for, in one step; where the system cannot, in three, undone if one fails.
+
+    A process killed between those leaves what ``second`` stood for beside it, under ``first``'s name with ``-old``.
+    """
+    try:
+        _renameat2(first, second, _RENAME_EXCHANGE)
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        _exchange_in_steps(first, second)
+
+
+def _exchange_in_steps(first: Path, second: Path) -> None:
+    aside = second.with_name(f"{first.name}-old")
+    second.rename(aside)
+    try:
+        first.rename(second)
+    except BaseException:
+        aside.rename(second)
+        raise
+    aside.rename(first)
 
 
 def _renameat2(source: Path, target: Path, flags: int) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -258,3 +259,58 @@ def test_the_command_refuses_what_is_no_size(text: str, tmp_path: Path) -> None:
     base, ((lora, _), _), _ = small_model(tmp_path)
     words = ["fuse", str(base), "--lora", str(lora), "-o", str(tmp_path / "out")]
     assert cli.main([*words, f"--max-shard-size={text}"]) == 2
+
+
+def sharded(folder: Path, base: Path) -> Path:
+    """A folder of two shards that hold what the file ``base`` does."""
+    folder.mkdir()
+    tensors = load(base)
+    weight_map = {key: f"model-{at % 2}.safetensors" for at, key in enumerate(tensors)}
+    for name in set(weight_map.values()):
+        save(folder / name, {key: tensors[key] for key in tensors if weight_map[key] == name})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return folder
+
+
+def forced(base: Path, lora: Path, out: Path) -> int:
+    return cli.main(["fuse", str(base), "--lora", str(lora), "-o", str(out), "--force", "--quiet"])
+
+
+def everything(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("out", ["base", "loras", ".", "collection", "old"])
+def test_a_forced_folder_takes_neither_inputs_nor_other_models_away(
+    out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, ((lora, _), _), _ = small_model(tmp_path)
+    index = sharded(tmp_path / "base", base) / "model.safetensors.index.json"
+    (tmp_path / "loras").mkdir()
+    adapter_file = Path(shutil.copy(lora, tmp_path / "loras" / "ad.safetensors"))
+    sharded(tmp_path / "collection", base)
+    (tmp_path / "collection" / "other-model").mkdir()
+    shutil.copy(lora, sharded(tmp_path / "old", base) / "stray.safetensors")
+    before = everything(tmp_path)
+    assert forced(index, adapter_file, tmp_path / out) == 2
+    assert capsys.readouterr().err.count("\n") == 1 and everything(tmp_path) == before
+
+
+def test_a_forced_folder_replaces_an_earlier_result(tmp_path: Path) -> None:
+    base, ((lora, _), _), _ = small_model(tmp_path)
+    folder = sharded(tmp_path / "base", base)
+    assert forced(folder, lora, tmp_path / "out") == forced(folder, lora, tmp_path / "out") == 0
+    assert len(list((tmp_path / "out").iterdir())) == 3
+
+
+def test_a_replaced_folder_that_cannot_be_removed_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, adapters, _ = small_model(tmp_path)
+    folder = sharded(tmp_path / "base", base)
+    ltx2c.fuse_checkpoint(folder, adapters, tmp_path / "out")
+
+    def failing(path: Path) -> None:
+        raise PermissionError(errno.EPERM, "not permitted", str(path))
+
+    monkeypatch.setattr(shutil, "rmtree", failing)
+    report = ltx2c.fuse_checkpoint(folder, adapters, tmp_path / "out", force=True)
+    assert "the result is in place" in report.notes[-1] and ".out.ltx2c-part" in report.notes[-1]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -12,6 +13,13 @@ from ltx2c.files.destination import Destination
 
 def check(path: Path, **options: object) -> Destination:
     return Destination.check(path, **{"inputs": [], "needed_bytes": 10, **options})
+
+
+def old_result(path: Path) -> Path:
+    path.mkdir()
+    (path / "old.safetensors").write_bytes(b"old")
+    (path / "model.safetensors.index.json").write_text('{"weight_map": {"x": "old.safetensors"}}')
+    return path
 
 
 def test_the_result_appears_whole_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -76,13 +84,141 @@ def test_a_dangling_link_stands_there_too(tmp_path: Path) -> None:
 
 
 def test_a_forced_folder_is_exchanged_whole(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "old.safetensors").write_bytes(b"old")
+    out = old_result(tmp_path / "out")
     with check(out, folder=True, force=True).stage() as staged:
         staged.file("new.safetensors").write_bytes(b"new")
         staged.publish()
+        assert staged.unremoved is None
     assert [path.name for path in out.iterdir()] == ["new.safetensors"] and list(tmp_path.iterdir()) == [out]
+
+
+def test_an_empty_folder_is_replaced_where_forced(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with check(tmp_path / "out", folder=True, force=True).stage() as staged:
+        staged.file("new.safetensors")
+        staged.publish()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["new.safetensors"]
+
+
+def unsupported(*names: object) -> None:
+    raise OSError(errno.EINVAL, "no such flag")
+
+
+def test_where_names_cannot_be_exchanged_the_folder_is_replaced_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ltx2c.files.linux._renameat2", unsupported)
+    test_a_forced_folder_is_exchanged_whole(tmp_path)
+
+
+def test_a_step_that_fails_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ltx2c.files.linux._renameat2", unsupported)
+    out = old_result(tmp_path / "out")
+    rename = Path.rename
+
+    def failing(self: Path, target: Path) -> None:
+        if self.name.endswith(module.PART_SUFFIX):
+            raise OSError(errno.EIO, "the disk failed")
+        rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(OSError, match="the disk failed"), check(out, folder=True, force=True).stage() as staged:
+        staged.publish()
+    assert (out / "old.safetensors").read_bytes() == b"old" and list(tmp_path.iterdir()) == [out]
+
+
+def test_what_was_replaced_and_cannot_be_removed_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result's name is durable before anything of the old one goes."""
+    out = old_result(tmp_path / "out")
+    events: list[str] = []
+    sync = module._sync_folder
+
+    def failing(path: Path) -> None:
+        events.append("remove")
+        raise PermissionError(errno.EPERM, "not permitted", str(path))
+
+    monkeypatch.setattr(module, "_sync_folder", lambda path: (events.append(path.name), sync(path)))
+    monkeypatch.setattr(module.shutil, "rmtree", failing)
+    destination = check(out, folder=True, force=True)
+    with destination.stage() as staged:
+        staged.file("new.safetensors")
+        staged.publish()
+        assert staged.unremoved is not None and staged.unremoved.filename == str(destination.part)
+    assert [path.name for path in out.iterdir()] == ["new.safetensors"]
+    assert events == [destination.part.name, tmp_path.name, "remove"]
+    monkeypatch.undo()
+    with destination.stage() as staged:  # the next run takes it for what a killed one left
+        assert staged.stale_bytes
+
+
+def test_a_folder_that_others_put_something_into_meanwhile_is_kept(tmp_path: Path) -> None:
+    out = old_result(tmp_path / "out")
+    with (
+        refused("output-folder-foreign", "precious.safetensors"),
+        check(out, folder=True, force=True).stage() as staged,
+    ):
+        (out / "precious.safetensors").touch()
+        staged.publish()
+    assert len(list(out.iterdir())) == 3 and list(tmp_path.iterdir()) == [out]
+
+
+def test_a_folder_with_more_than_one_checkpoint_is_never_replaced(tmp_path: Path) -> None:
+    out = old_result(tmp_path / "out")
+    (out / "other.safetensors.index.json").write_text("{}")
+    with refused("output-folder-foreign", "several indexes"):
+        check(out, folder=True, force=True)
+    (out / "model.safetensors.index.json").unlink()
+    with refused("output-folder-foreign", "other.safetensors.index.json"):
+        check(out, folder=True, force=True)
+    (out / "other.safetensors.index.json").unlink()
+    with refused("output-folder-foreign", "old.safetensors"):
+        check(out, folder=True, force=True)
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("/dev/null")])
+def test_a_folder_with_anything_but_plain_files_is_never_replaced(make, tmp_path: Path) -> None:
+    out = old_result(tmp_path / "out")
+    (out / "old.safetensors").unlink()
+    make(out / "old.safetensors")
+    with refused("output-folder-foreign", "old.safetensors"):
+        check(out, folder=True, force=True)
+
+
+def test_a_folder_that_an_input_lies_in_is_never_replaced(tmp_path: Path) -> None:
+    out = old_result(tmp_path / "out")
+    link, inner = tmp_path / "link", old_result(out / "sub") / "old.safetensors"
+    link.symlink_to(out / "old.safetensors")
+    for source in (out / "old.safetensors", link, inner, inner.parent):
+        with refused("output-is-input", source.name):
+            check(out, inputs=[source], folder=True, force=True)
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO])
+def test_a_file_system_without_locks_is_written_to_without(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(code, "no")
+
+    monkeypatch.setattr(module.fcntl, "flock", flock)
+    destination = check(tmp_path / "out")
+    if code == errno.EIO:
+        with pytest.raises(OSError, match="ltx2c-part"), destination.stage():
+            pass
+        return
+    with destination.stage() as staged:
+        staged.publish()
+    assert (tmp_path / "out").exists()
+
+
+def test_room_is_counted_also_where_another_runs_files_go_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    destination = check(tmp_path / "out", folder=True)
+    destination.part.mkdir()
+    monkeypatch.setattr(Path, "rglob", lambda self, pattern: iter([self / "gone"]))
+    monkeypatch.setattr(os.path, "lexists", lambda path: True)
+    check(tmp_path / "out", folder=True)
 
 
 def test_a_folder_that_holds_other_things_is_never_replaced(tmp_path: Path) -> None:
