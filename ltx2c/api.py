@@ -124,9 +124,8 @@ def check_output(plan: Plan, out: StrPath, *, force: bool = False, max_shard_byt
         RefusedError: as ``lay_out`` and ``Destination.check`` do.
     """
     layout = lay_out(plan, max_shard_bytes=max_shard_bytes)
-    checkpoints = (plan.base, *(adapter.checkpoint for adapter, _ in plan.adapters))
     inputs = [
-        path for checkpoint in checkpoints for path in (checkpoint.path, *(file.path for file in checkpoint.files))
+        path for checkpoint in plan.checkpoints for path in (checkpoint.path, *(file.path for file in checkpoint.files))
     ]
     destination = Destination.check(out, inputs=inputs, needed_bytes=layout.size, force=force, folder=layout.is_folder)
     return Output(layout, destination)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import queue
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -65,9 +66,9 @@ def cut_into_blocks(tensors: Iterable[Placed], terms: Terms, block_bytes: int) -
 
 
 def cut(piece: Piece, terms: Terms, block_bytes: int) -> Iterator[Piece]:
-    """Cut a piece into parts of about equal size that fit a block, between rows where the tensor is fused."""
+    """Cut a piece into parts of about equal size that fit a block: between its rows if fused, else its elements."""
     tensor, start, nbytes = piece
-    unit = row_bytes(tensor) if tensor.key in terms and nbytes else 1
+    unit = row_bytes(tensor) if tensor.key in terms and nbytes else max(1, DTYPES[tensor.dtype].bits // 8)
     units = nbytes // unit
     parts = max(1, min(units, -(-nbytes // max(1, block_bytes // unit * unit))))
     cuts = [start + unit * (units * part // parts) for part in range(parts + 1)]
@@ -136,10 +137,12 @@ class Factors:
 class BlockFuser:
     """The two steps of the pipeline: read a block with the factors that it needs, and fuse it where it lies."""
 
-    def __init__(self, terms: Terms, threads: int, watch: Watch | None = None) -> None:
-        """``threads``: to use for each block. ``watch``: is shown the base's bytes as they are read."""
+    def __init__(self, terms: Terms, threads: Iterable[int], watch: Watch | None = None) -> None:
+        """``threads``: of each worker that calls ``fuse``. ``watch``: is shown the base's bytes as they are read."""
         self._terms = terms
-        self._threads = threads
+        self._threads: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for share in threads:
+            self._threads.put(share)
         self._watch = watch
         self._factors = Factors(terms)
 
@@ -161,9 +164,13 @@ class BlockFuser:
         return Job(weight, [(a, b[rows], scale) for a, b, scale in self._factors.of(tensor.key)], weight)
 
     def fuse(self, block: Block, buffer: memoryview, jobs: list[Job]) -> Fused:
-        """Run a block's jobs."""
+        """Run a block's jobs, with the threads of a worker that is not at work."""
         keys = [tensor.key for tensor, _, nbytes in block.pieces if tensor.key in self._terms and nbytes]
-        counts = fuse_jobs(jobs, threads=self._threads)
+        share = self._threads.get()
+        try:
+            counts = fuse_jobs(jobs, threads=share)
+        finally:
+            self._threads.put(share)
         nonfinite = {key: count for key, count in zip(keys, counts, strict=True) if count}
         return Fused(nonfinite, sum(macs(piece, self._terms) for piece in block.pieces))
 

@@ -60,9 +60,12 @@ def compare(ours: memoryview, theirs: memoryview, dtype: str) -> Comparison:
 
 
 def _one_step(one: npt.NDArray[Any], other: npt.NDArray[Any], dtype: str) -> int:
-    """How many pairs of stored values are neighbours as bfloat16 (or the same one, in a wider dtype)."""
+    """How many pairs of stored values are neighbours as bfloat16 (or the same one, in a wider dtype).
+
+    None of values that are not whole elements.
+    """
     kind = DTYPES[dtype].numpy
-    if kind is None or dtype not in RULES:
+    if kind is None or dtype not in RULES or kind.itemsize != one.itemsize:
         return 0
     first, second = (_bf16_order(values.view(kind)) for values in (one, other))
     return int(np.count_nonzero(np.abs(first - second) <= 1))

@@ -54,9 +54,9 @@ def write_fused(
             ``threads``.
     """
     began = time.perf_counter()
-    count = resolve_threads(threads)
+    count, kernel = resolve_threads(threads), kernels.selected()
     with destination.stage() as staged:
-        check_inputs_unchanged(plan)
+        _check_unchanged(plan)
         writer = _Writer(plan, count, allow_nonfinite, digests, progress)
         for file in layout.files:
             writer.write(
@@ -66,7 +66,7 @@ def write_fused(
             write_small_file(staged.file(layout.index_name), layout.index)
         if digests is not None:
             digests.finish_base()
-        check_inputs_unchanged(plan)
+        _check_unchanged(plan)
         staged.publish()
     return FuseReport(
         out=destination.path,
@@ -82,7 +82,7 @@ def write_fused(
         macs=plan.macs,
         seconds=time.perf_counter() - began,
         threads=count,
-        kernel=kernels.selected(),
+        kernel=kernel,
     )
 
 
@@ -101,8 +101,9 @@ class _Writer:
         self._allow_nonfinite = allow_nonfinite
         self._digests = digests
         self._progress = progress
-        self._workers, each = split_threads(threads)
-        self._fuser = BlockFuser(plan.terms, each, digests.feed if digests else None)
+        shares = split_threads(threads)
+        self._workers = len(shares)
+        self._fuser = BlockFuser(plan.terms, shares, digests.feed if digests else None)
         size = buffer_bytes(plan.base.tensors.values(), plan.terms, BLOCK_BYTES)
         self._buffers = [new_buffer(size) for _ in range(BUFFERS)]
         self._written = self._macs = 0
@@ -159,11 +160,9 @@ def _append_header(output: OutputFile, header: bytes, buffer: memoryview) -> Non
         output.append(buffer, len(chunk))
 
 
-def check_inputs_unchanged(plan: Plan) -> None:
-    """Refuse (``file-changed``) where a file that the plan reads is no longer what it was when it was opened."""
-    for checkpoint in (plan.base, *(adapter.checkpoint for adapter, _ in plan.adapters)):
-        for file in checkpoint.files:
-            file.check_unchanged()
+def _check_unchanged(plan: Plan) -> None:
+    for checkpoint in plan.checkpoints:
+        checkpoint.check_unchanged()
 
 
 def _staged_notes(staged: Staged, destination: Destination) -> Iterator[str]:

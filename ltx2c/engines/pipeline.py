@@ -24,14 +24,14 @@ BUFFERS = 4  # one being read, two computed on, one written
 WORKERS = 2
 
 
-def split_threads(threads: int) -> tuple[int, int]:
-    """How many workers compute at the same time, and with how many threads each.
+def split_threads(threads: int) -> tuple[int, ...]:
+    """The threads of each of the workers that compute at the same time; ``threads`` in all.
 
     Two workers, because on two cores a worker whose threads are all its own never waits for others to finish a block;
     no more, because each takes a buffer.
     """
     workers = min(WORKERS, threads)
-    return workers, threads // workers
+    return tuple((threads + at) // workers for at in reversed(range(workers)))
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ def run_pipeline(
 
     with ThreadPoolExecutor(workers, thread_name_prefix="ltx2c-compute") as pool:
         reader = threading.Thread(target=read_all, args=(pool,), name="ltx2c-read", daemon=True)
-        reader.start()
         try:
+            reader.start()
             while (turn := turns.get()) is not None:
                 if isinstance(turn, BaseException):
                     raise turn
@@ -85,5 +85,6 @@ def run_pipeline(
         finally:
             stopped.set()
             free.put(None)
-            reader.join()
+            if reader.is_alive():  # else Ctrl-C came before it was under way: it will find that all has stopped
+                reader.join()
             pool.shutdown(cancel_futures=True)

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from ltx2c import kernels
 from ltx2c.engines.blocks import Block, BlockFuser, Piece, buffer_bytes, cut, gather, macs, read_block, row_bytes
 from ltx2c.engines.compare import Comparison, KeyDifference, compare, likely_cause
-from ltx2c.engines.file import check_inputs_unchanged
 from ltx2c.engines.pipeline import BLOCK_BYTES, BUFFERS, Stage, run_pipeline, split_threads
 from ltx2c.engines.progress import OnProgress, Progress
 from ltx2c.errors import RefusedError, printable
@@ -85,14 +84,13 @@ def verify_fused(
     if not 0 < sample <= 1:
         raise RefusedError(f"the share of rows to sample must be above 0 and up to 1, not {sample}", code="bad-sample")
     began = time.perf_counter()
-    count = resolve_threads(threads)
+    count, kernel = resolve_threads(threads), kernels.selected()
     structure = tuple(_structure(plan.base, fused))
     common = [tensor for key, tensor in plan.base.tensors.items() if _kind(tensor) == _kind(fused.tensors.get(key))]
     tally = _Tally(plan)
     _run(plan, fused, common, sample, count, tally, progress)
-    check_inputs_unchanged(plan)
-    for file in fused.files:
-        file.check_unchanged()
+    for checkpoint in (*plan.checkpoints, fused):
+        checkpoint.check_unchanged()
     differences = tuple(tally.differences())
     return VerifyReport(
         fused=fused.path,
@@ -106,7 +104,7 @@ def verify_fused(
         macs=tally.macs,
         seconds=time.perf_counter() - began,
         threads=count,
-        kernel=kernels.selected(),
+        kernel=kernel,
     )
 
 
@@ -125,13 +123,13 @@ def _run(
     ]
     bytes_total = sum(piece.nbytes for piece in pieces)
     macs_total = sum(macs(piece, plan.terms) for piece in pieces)
-    workers, each = split_threads(threads)
-    comparer = _Comparer(BlockFuser(plan.terms, each), fused, half)
+    shares = split_threads(threads)
+    comparer = _Comparer(BlockFuser(plan.terms, shares), fused, half)
     blocks = run_pipeline(
         gather(((piece, piece.tensor.begin + piece.start) for piece in pieces), plan.terms, BLOCK_BYTES),
         Stage(comparer.read, comparer.compare),
         buffers=[new_buffer(2 * half) for _ in range(BUFFERS)],
-        workers=workers,
+        workers=len(shares),
     )
     with contextlib.closing(blocks):
         for block, _, result in blocks:

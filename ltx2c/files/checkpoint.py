@@ -89,7 +89,13 @@ class Checkpoint:
                     left_out.append(f"{printable(file.path)}: {printable(key)} is not there by the index: left out")
         self.notes = tuple(left_out)
 
+    def check_unchanged(self) -> None:
+        """Make sure that every file is as it was when it was opened. Raises as ``TensorFile.check_unchanged``."""
+        for file in self.files:
+            file.check_unchanged()
+
     def close(self) -> None:
+        """Close the files. Arrays from ``view`` stay valid."""
         for file in self.files:
             file.close()
 

@@ -53,6 +53,11 @@ class Plan:
     notes: tuple[str, ...]
     pairs_fused: tuple[int, ...]
 
+    @property
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        """Everything that is read: the base, then the adapters in fusion order."""
+        return (self.base, *(adapter.checkpoint for adapter, _ in self.adapters))
+
     @cached_property
     def macs(self) -> int:
         """Multiply-adds of the whole plan."""

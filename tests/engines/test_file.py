@@ -17,8 +17,10 @@ from refusals import refused
 import ltx2c
 from ltx2c import cli
 from ltx2c.dtypes import DTYPES
+from ltx2c.engines import blocks
 from ltx2c.engines import file as engine
 from ltx2c.engines.progress import Progress
+from ltx2c.errors import RefusedError
 from ltx2c.files import Checkpoint, TensorFile
 
 
@@ -314,3 +316,31 @@ def test_a_replaced_folder_that_cannot_be_removed_is_a_note(tmp_path: Path, monk
     monkeypatch.setattr(shutil, "rmtree", failing)
     report = ltx2c.fuse_checkpoint(folder, adapters, tmp_path / "out", force=True)
     assert "the result is in place" in report.notes[-1] and ".out.ltx2c-part" in report.notes[-1]
+
+
+def test_blocks_are_fused_with_all_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: set[int] = set()
+    fuse_jobs = blocks.fuse_jobs
+
+    def watched(jobs, *, threads: int) -> list[int]:
+        used.add(threads)
+        return fuse_jobs(jobs, threads=threads)
+
+    monkeypatch.setattr(blocks, "fuse_jobs", watched)
+    monkeypatch.setattr(engine, "BLOCK_BYTES", 4096)
+    base, adapters, _ = small_model(tmp_path)
+    ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out", threads=5)
+    assert used == {2, 3}
+
+
+def test_a_kernel_that_is_not_there_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown() -> str:
+        assert not list(tmp_path.glob(".*"))
+        raise RefusedError("no such kernel", code="unknown-kernel")
+
+    base, adapters, _ = small_model(tmp_path)
+    monkeypatch.setattr(engine.kernels, "selected", unknown)
+    with refused("unknown-kernel"):
+        ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out")

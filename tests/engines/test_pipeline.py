@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ltx2c.engines.pipeline import Stage, run_pipeline
+from ltx2c.engines.pipeline import Stage, run_pipeline, split_threads
 from ltx2c.files.buffers import new_buffer
 
 
@@ -103,6 +103,34 @@ def test_an_error_anywhere_stops_everything(where: str, error: type[BaseExceptio
 def test_a_consumer_that_stops_early_ends_the_threads() -> None:
     with contextlib.closing(run(range(1000))) as results:
         next(results)
+
+
+def test_ctrl_c_while_the_reader_starts_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name == "ltx2c-read":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(run(range(1000), read=lambda item, buffer: time.sleep(0.05)))
+
+
+def test_ctrl_c_before_the_reader_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(thread: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(run(range(1000)))
+
+
+@pytest.mark.parametrize("threads", range(1, 10))
+def test_every_thread_is_some_workers(threads: int) -> None:
+    shares = split_threads(threads)
+    assert sum(shares) == threads and len(shares) == min(2, threads) and max(shares) - min(shares) <= 1
 
 
 def test_nothing_to_do() -> None:

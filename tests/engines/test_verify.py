@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fusing import save, small_model
+from fusing import load, save, small_model, values
 from refusals import refused
 
 import ltx2c
@@ -144,3 +144,21 @@ def test_a_step_is_one_bfloat16_value(ours: float, theirs: float, one_step: int)
 
     one, other = (np.array([value], np.float32).astype(BF16).tobytes() for value in (ours, theirs))
     assert compare(memoryview(one), memoryview(other), "BF16") == Comparison(1, 1, one_step)
+
+
+@pytest.mark.parametrize("block_bytes", [1, 7, 1000])
+def test_a_difference_in_a_tensor_of_odd_length_is_counted_in_elements(
+    block_bytes: int, model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "BLOCK_BYTES", block_bytes)
+    base, adapters, wanted, fused = model
+    odd = {"odd": values(9, 4999)}
+    save(base, {**load(base), **odd})
+    step(odd["odd"], 2500)
+    report = ltx2c.verify_checkpoint(save(fused, {**wanted, **odd}), base, adapters)
+    (difference,) = report.differences
+    assert (difference.key, difference.elements, difference.differing, difference.one_step) == ("odd", 4999, 1, 1)
+
+
+def test_bytes_that_are_not_whole_elements_are_compared_as_bytes() -> None:
+    assert compare(memoryview(b"abc"), memoryview(b"abd"), "BF16") == Comparison(3, 1, 0)
