@@ -51,7 +51,7 @@ def carry_out(
         OSError, RefusedError: a file could not be read or ended early. Whatever is raised, nothing is being read
             into the slots any more when it arrives.
     """
-    if not change.restore and not change.fuse:
+    if not change.changed:
         return {}
     nonfinite: dict[str, int] = {}
     ahead: deque[tuple[list[_Item], Future[list[Job]]]] = deque()
@@ -72,7 +72,7 @@ def carry_out(
 
 def _batches(change: Transition, slots: Mapping[str, Slot]) -> Iterator[list[_Item]]:
     """Items in the order their bytes lie in the files."""
-    keys = sorted((*change.restore, *change.fuse), key=lambda key: _place(slots[key]))
+    keys = sorted(change.changed, key=lambda key: _place(slots[key]))
     batch: list[_Item] = []
     size = 0
     for key in keys:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ltx2c.engines.fill import ReadPair, carry_out
 from ltx2c.engines.memory import ResidentMemory
 from ltx2c.engines.slot import Slot
 from ltx2c.errors import RefusedError, printable
-from ltx2c.files import Checkpoint
+from ltx2c.files import Checkpoint, TensorFile
 from ltx2c.plan.bind import Bind, plan_bind
 from ltx2c.plan.transition import State, Terms, Transition
 
@@ -16,21 +16,32 @@ from ltx2c.plan.transition import State, Terms, Transition
 class Residency:
     """Resident memory with a record of whose bytes are where.
 
+    Args:
+        inputs: the files that are read, of the base and of the adapters.
+
     Attributes:
         live: what each tensor holds: its terms, or None where its bytes are of no state.
-        slots: where each tensor is.
     """
 
-    def __init__(self, base: Checkpoint, memory: ResidentMemory, read_pair: ReadPair, threads: int) -> None:
+    def __init__(
+        self,
+        base: Checkpoint,
+        memory: ResidentMemory,
+        inputs: Sequence[TensorFile],
+        read_pair: ReadPair,
+        threads: int,
+    ) -> None:
         self.live: dict[str, Terms | None] = dict.fromkeys(base.tensors)
         self._spare: dict[str, Terms | None] = dict.fromkeys(memory.spare)
         self._base = base
         self._memory = memory
+        self._inputs = inputs
         self._read_pair = read_pair
         self._threads = threads
 
     @property
     def slots(self) -> Mapping[str, Slot]:
+        """Where each tensor is."""
         return self._memory.live
 
     @property
@@ -41,18 +52,30 @@ class Residency:
     def bind(self, after: State, *, allow_nonfinite: bool) -> Bind:
         """Bring every tensor to ``after``, always from the base's bytes, and say what that took.
 
-        The spare copy is written first: where that fails, the live tensors are what they were.
+        The spare copy is written first: where that fails, the live tensors are what they were. Inputs that changed
+        while they were read leave what was read on record as nobody's.
 
         Raises:
-            RefusedError: ``nonfinite``; ``file-changed``, where a file ended early.
+            RefusedError: ``nonfinite``; ``file-changed``.
             OSError: a file could not be read.
         """
+        self._check_inputs()
         bind = plan_bind(self._base, self.live, self._spare, after)
         self._carry_out(bind.spare, self._memory.spare, self._spare, allow_nonfinite)
         self._carry_out(bind.in_place, self._memory.live, self.live, allow_nonfinite)
+        try:
+            self._check_inputs()
+        except BaseException:
+            self._spare.update(dict.fromkeys(bind.spare.changed))
+            self.live.update(dict.fromkeys(bind.in_place.changed))
+            raise
         if bind.switch:
             self._switch()
         return bind
+
+    def _check_inputs(self) -> None:
+        for file in self._inputs:
+            file.check_unchanged()
 
     def _carry_out(
         self, change: Transition, slots: Mapping[str, Slot], contents: dict[str, Terms | None], allow_nonfinite: bool

@@ -6,12 +6,11 @@ import functools
 import os
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from threading import Lock
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, NamedTuple
 
@@ -22,6 +21,7 @@ from ltx2c.engines.memory import ResidentMemory
 from ltx2c.engines.residency import Residency
 from ltx2c.engines.slot import slot_bytes
 from ltx2c.engines.torch_views import torch_view
+from ltx2c.engines.turns import Turns
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint
 from ltx2c.plan.bind import Bind, choose_doubled
@@ -122,10 +122,7 @@ class ResidentCheckpoint:
         threads = resolve_threads(threads)
         self.recipe = recipe
         self._allow_nonfinite = allow_nonfinite
-        self._lock = Lock()
-        self._background: ThreadPoolExecutor | None = None
-        self._pending: Future[BindReport] | None = None
-        self._closed = False
+        self._turns: Turns[BindReport] = Turns("resident checkpoint")
         self._state = BoundState("nothing")
         with ExitStack() as files:
             checkpoint = base if isinstance(base, Checkpoint) else files.enter_context(Checkpoint.open(base))
@@ -133,7 +130,7 @@ class ResidentCheckpoint:
             plans = plan_phases(checkpoint, recipe, adapters, unmatched=unmatched)
             self.notes = tuple(dict.fromkeys(note for plan in plans for note in plan.notes)) + recipe.notes
             self.unmatched = tuple(dict.fromkeys(pair for plan in plans for pair in plan.unmatched))
-            self._inputs = [*checkpoint.files, *(file for one in adapters.values() for file in one.checkpoint.files)]
+            inputs = [*checkpoint.files, *(file for one in adapters.values() for file in one.checkpoint.files)]
             self._targets = {
                 phase.name: _Target(phase.name, phase.state, plan.terms)
                 for phase, plan in zip(recipe.phases, plans, strict=True)
@@ -145,7 +142,7 @@ class ResidentCheckpoint:
             )
             memory = ResidentMemory(checkpoint, self.doubled, widened)
             read_pair = functools.cache(Pair.read) if keep_adapters else Pair.read
-            self._residency = Residency(checkpoint, memory, read_pair, threads)
+            self._residency = Residency(checkpoint, memory, inputs, read_pair, threads)
             self.loaded = self._bind(self._target(0))
             self._files = files.pop_all()
 
@@ -157,7 +154,7 @@ class ResidentCheckpoint:
     @cached_property
     def tensors(self) -> Mapping[str, Array]:
         """Read-only arrays by the base's keys, over the resident memory, which lives as long as any of them."""
-        self._check_open()
+        self._turns.check_open()
         views = {key: slot.values for key, slot in self._residency.slots.items()}
         for view in views.values():
             view.flags.writeable = False
@@ -166,7 +163,7 @@ class ResidentCheckpoint:
     @cached_property
     def torch_tensors(self) -> Mapping[str, Any]:
         """The same memory as CPU torch tensors. Needs torch, which has no read-only tensors: do not write to them."""
-        self._check_open()
+        self._turns.check_open()
         return MappingProxyType({key: torch_view(slot.values) for key, slot in self._residency.slots.items()})
 
     def bind(self, phase: int | str) -> BindReport:
@@ -175,34 +172,22 @@ class ResidentCheckpoint:
         A bind that fails or is interrupted leaves a state that ``state`` names, and the next one repairs it.
 
         Raises:
-            RefusedError: ``unknown-phase``; ``closed``; ``file-changed``: a file is not what was opened;
-                ``nonfinite``.
+            RefusedError: ``unknown-phase``; ``closed``; ``file-changed``: a file is not what was opened,
+                or did not stay so during the bind; ``nonfinite``.
             OSError: a file could not be read.
         """
-        target = self._target(phase)
-        if self._pending is not None:
-            wait([self._pending])
-        return self._bind(target)
+        return self._turns.run(functools.partial(self._bind, self._target(phase)))
 
     def bind_async(self, phase: int | str) -> Future[BindReport]:
         """``bind`` in the background, after those that were asked for before. Its errors come out of the future."""
-        target = self._target(phase)
-        if self._background is None:
-            self._background = ThreadPoolExecutor(1, thread_name_prefix="ltx2c-bind")
-        self._pending = self._background.submit(self._bind, target)
-        return self._pending
+        return self._turns.submit(functools.partial(self._bind, self._target(phase)))
 
     def close(self) -> None:
-        """Close the files and let go of the memory, after a bind that is running. Twice is harmless."""
-        if self._background is not None:
-            self._background.shutdown()
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._files.close()
-                del self._residency
-                for views in ("tensors", "torch_tensors"):
-                    self.__dict__.pop(views, None)
+        """Close the files and let go of the memory, after a bind that is running; those that wait are refused.
+
+        Twice is harmless.
+        """
+        self._turns.close(self._release)
 
     def __enter__(self) -> ResidentCheckpoint:
         return self
@@ -213,34 +198,31 @@ class ResidentCheckpoint:
         self.close()
 
     def _target(self, phase: int | str) -> _Target:
-        self._check_open()
+        self._turns.check_open()
         if phase == BASE:
             return _Target(BASE, (), {})
         return self._targets[self.recipe.phases[self.recipe.index(phase)].name]
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise RefusedError("this resident checkpoint is closed", code="closed")
+    def _release(self) -> None:
+        self._files.close()
+        for held in ("_residency", "tensors", "torch_tensors"):
+            self.__dict__.pop(held, None)
 
     def _bind(self, target: _Target) -> BindReport:
-        with self._lock:
-            self._check_open()
-            for file in self._inputs:
-                file.check_unchanged()
-            began = time.perf_counter()
-            bind = self._carry_out(target)
-            seconds = time.perf_counter() - began
-            return BindReport(
-                state=target.name,
-                kept=len(self._residency.live) - bind.restored - bind.fused - bind.switched,
-                restored=bind.restored,
-                fused=bind.fused,
-                switched=bind.switched,
-                macs=bind.cost.macs,
-                bytes_read=bind.cost.bytes_read,
-                bytes_written=bind.cost.bytes_written,
-                seconds=seconds,
-            )
+        began = time.perf_counter()
+        bind = self._carry_out(target)
+        seconds = time.perf_counter() - began
+        return BindReport(
+            state=target.name,
+            kept=len(self._residency.live) - bind.restored - bind.fused - bind.switched,
+            restored=bind.restored,
+            fused=bind.fused,
+            switched=bind.switched,
+            macs=bind.cost.macs,
+            bytes_read=bind.cost.bytes_read,
+            bytes_written=bind.cost.bytes_written,
+            seconds=seconds,
+        )
 
     def _carry_out(self, target: _Target) -> Bind:
         before, held = self._state, dict(self._residency.live)

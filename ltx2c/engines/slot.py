@@ -63,6 +63,7 @@ class Slot:
 
 
 def is_widened(stored: StoredTensor, widen: bool) -> bool:
+    """Whether the tensor is held as float32 where widening is asked for."""
     return widen and stored.dtype in WIDENED
 
 

@@ -56,6 +56,7 @@ class Bind:
 
     @property
     def cost(self) -> Cost:
+        """Of both copies."""
         return Cost.total([self.in_place.cost, self.spare.cost])
 
 

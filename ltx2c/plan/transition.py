@@ -34,6 +34,11 @@ class Transition:
     fuse: State
     cost: Cost
 
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """Tensors that are restored or fused."""
+        return (*self.restore, *self.fuse)
+
 
 def transition(base: Checkpoint, before: Contents, after: State, *, among: Iterable[str] | None = None) -> Transition:
     """The difference between two states of ``base``'s tensors, or of those in ``among``, in the order given.

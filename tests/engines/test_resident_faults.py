@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,8 +20,9 @@ from refusals import refused
 from tensor_files import pair, weight, write
 
 from ltx2c import Recipe, ResidentCheckpoint
-from ltx2c.engines import arena, fill
+from ltx2c.engines import arena, fill, residency
 from ltx2c.engines import resident as resident_module
+from ltx2c.errors import RefusedError
 from ltx2c.files import TensorFile
 
 BUDGET = 1 << 30
@@ -234,8 +238,6 @@ class TestBackground:
             finally:
                 running -= 1
 
-        from ltx2c.engines import residency
-
         carry_out = residency.carry_out
         monkeypatch.setattr(residency, "carry_out", watched)
         with ResidentCheckpoint(folder / "base.safetensors", recipe) as resident:
@@ -259,11 +261,99 @@ class TestBackground:
             name = resident.state.name
             assert holds(resident, folder, 1) and name == "phase1"
 
-    def test_close_waits(self, folder: Path, recipe: Recipe) -> None:
+    def test_close_waits_for_the_bind_that_runs_and_refuses_those_behind_it(
+        self, folder: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         resident = ResidentCheckpoint(folder / "base.safetensors", recipe)
-        future = resident.bind_async(1)
+        started, go_on = threading.Event(), threading.Event()
+        carry_out = residency.carry_out
+
+        def held_up(*args: Any) -> Any:
+            started.set()
+            assert go_on.wait(30)
+            return carry_out(*args)
+
+        monkeypatch.setattr(residency, "carry_out", held_up)
+        running = resident.bind_async(1)
+        assert started.wait(30)
+        waiting = [resident.bind_async(phase) for phase in ("base", 0)]
+        closing = threading.Thread(target=resident.close)
+        closing.start()
+        while True:  # newcomers are refused while close still waits
+            try:
+                waiting.append(resident.bind_async(0))
+            except RefusedError as error:
+                assert error.code == "closed"
+                break
+        assert not running.done()
+        go_on.set()
+        closing.join()
+        assert running.result().state == "phase1"
+        for future in waiting:
+            with refused("closed"):
+                future.result()
+
+    def test_a_forked_child_binds_in_a_background_of_its_own(self, folder: Path, recipe: Recipe) -> None:
+        program = """
+import os, sys, threading
+from ltx2c import Recipe, ResidentCheckpoint
+from ltx2c.engines import residency
+
+base, adapter = sys.argv[1:]
+with ResidentCheckpoint(base, Recipe.named("a2vid_two_stage", distilled_lora=adapter)) as resident:
+    started, go_on, carry_out = threading.Event(), threading.Event(), residency.carry_out
+
+    def held_up(*args):
+        started.set()
+        go_on.wait()
+        return carry_out(*args)
+
+    residency.carry_out = held_up
+    future = resident.bind_async(1)
+    started.wait()
+    if not (child := os.fork()):
+        residency.carry_out = carry_out
+        reports = [resident.bind_async("base").result(), resident.bind(1), resident.bind_async(0).result()]
         resident.close()
-        assert future.done() and future.result().state == "phase1"
+        os._exit([report.state for report in reports] != ["base", "phase1", "phase0"])
+    _, status = os.waitpid(child, 0)
+    go_on.set()
+    assert status == 0 and future.result().state == "phase1"
+"""
+        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program]
+        subprocess.run([*command, folder / "base.safetensors", folder / "d.safetensors"], check=True, timeout=30)
+
+
+@pytest.mark.usefixtures("small_batches")
+class TestInputsThatChangeDuringABind:
+    @pytest.fixture
+    def own(self, tmp_path: Path) -> Path:
+        make(tmp_path)
+        return tmp_path
+
+    def bind_while_the_base_is_written(self, resident: ResidentCheckpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+        base, read_into = resident.recipe.paths[0].parent / "base.safetensors", TensorFile.read_into
+
+        def spoilt(*args: Any) -> None:
+            read_into(*args)
+            os.utime(base, ns=(1, 1))
+
+        with monkeypatch.context() as patch, refused("file-changed", "base.safetensors"):
+            patch.setattr(TensorFile, "read_into", spoilt)
+            resident.bind(1)
+
+    def test_leave_what_was_read_torn(self, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        recipe = recipe_in(own, "a2vid_two_stage", distilled=["d"])
+        with ResidentCheckpoint(own / "base.safetensors", recipe) as resident:
+            self.bind_while_the_base_is_written(resident, monkeypatch)
+            assert resident.state.name == "unfinished phase1"
+            assert resident.state.torn == tuple(f"{PREFIX}{name}.weight" for name in "cde")
+
+    def test_never_reach_the_live_copy_of_a_doubled_tensor(self, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        recipe = recipe_in(own, "a2vid_two_stage", distilled=["d"])
+        with ResidentCheckpoint(own / "base.safetensors", recipe, memory_budget=BUDGET) as resident:
+            self.bind_while_the_base_is_written(resident, monkeypatch)
+            assert resident.state.name == "phase0" and holds(resident, own, 0)
 
 
 class TestSwitch:

@@ -1,0 +1,85 @@
+"""Calls that take turns: one at a time, some in the caller's thread and some in the background."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from threading import Lock
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
+
+from ltx2c.errors import RefusedError
+
+T = TypeVar("T")
+
+
+class Turns(Generic[T]):
+    """Runs calls one after the other; those in the background in the order they were asked for.
+
+    A forked child begins with nothing asked for: it inherits neither the background's thread nor whoever held a lock.
+
+    Args:
+        what: what is being closed, for the refusal of later calls.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._closed = False
+        self.forget()
+        _ALL.add(self)
+
+    def forget(self) -> None:
+        """Drop whatever is running or waiting, in a process that has no thread for it."""
+        self._turn = Lock()
+        self._asking = Lock()
+        self._executor: ThreadPoolExecutor | None = None
+        self._last: Future[T] | None = None
+
+    def check_open(self) -> None:
+        """Refuse (``closed``) after ``close``."""
+        if self._closed:
+            raise RefusedError(f"this {self._what} is closed", code="closed")
+
+    def run(self, call: Callable[[], T]) -> T:
+        """Wait for what was asked for before, then call. Refuses as ``check_open`` does."""
+        with self._asking:
+            last = self._last
+        if last is not None:
+            wait([last])
+        return self._take_turn(call)
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Call in the background. Refuses as ``check_open`` does: now, or through the future once it is its turn."""
+        with self._asking:
+            self.check_open()
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(1, thread_name_prefix="ltx2c-bind")
+            self._last = self._executor.submit(self._take_turn, call)
+            return self._last
+
+    def close(self, release: Callable[[], None]) -> None:
+        """Refuse all calls from here on, those that wait included, and ``release`` after the one that is running."""
+        with self._asking:
+            self._closed = True
+            executor = self._executor
+        if executor is not None:
+            executor.shutdown()
+        with self._turn:
+            release()
+
+    def _take_turn(self, call: Callable[[], T]) -> T:
+        with self._turn:
+            self.check_open()
+            return call()
+
+
+_ALL: WeakSet[Turns[Any]] = WeakSet()
+
+
+def _forget_all() -> None:
+    for turns in _ALL:
+        turns.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
