@@ -6,6 +6,7 @@ import hashlib
 import mmap
 import os
 import stat
+import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -59,6 +60,7 @@ class StoredTensor:
 
     @property
     def nbytes(self) -> int:
+        """Bytes that it takes in the file."""
         return self.end - self.begin
 
     def read(self) -> npt.NDArray[Any]:
@@ -116,6 +118,7 @@ class TensorFile:
         self.path = path
         self.identity = Identity.of(status)
         self.size = status.st_size
+        self._absolute = path.absolute()  # where it is, also after the process has changed its working folder
         self._descriptor = descriptor
         self._direct: int | None = None  # the same file, opened for direct reads; -1 where that is refused
         self._mapping: npt.NDArray[np.uint8] | None = None
@@ -127,6 +130,8 @@ class TensorFile:
             )
             for key, info in header.tensors.items()
         }
+        self._open = [descriptor]
+        self._close = weakref.finalize(self, _close_all, self._open)  # at the latest when nothing refers to it
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> TensorFile:
@@ -225,6 +230,7 @@ class TensorFile:
         if self._direct is None:
             try:
                 self._direct = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+                self._open.append(self._direct)
             except OSError:
                 self._direct = -1
         if self._direct < 0:
@@ -248,7 +254,7 @@ class TensorFile:
             RefusedError: ``file-changed``.
         """
         try:
-            there = self.path.stat()
+            there = self._absolute.stat()
         except FileNotFoundError:
             raise RefusedError(f"{printable(self.path)}: removed since it was opened", code="file-changed") from None
         for now in (Identity.of(os.fstat(self._descriptor)), Identity.of(there)):
@@ -259,9 +265,7 @@ class TensorFile:
 
     def close(self) -> None:
         """Close the file. Arrays from ``view`` stay valid: they hold the mapping."""
-        for descriptor in (self._descriptor, self._direct):
-            if descriptor is not None and descriptor >= 0:
-                os.close(descriptor)
+        self._close()
         self._descriptor = self._direct = -1
 
     def __enter__(self) -> TensorFile:
@@ -271,6 +275,11 @@ class TensorFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _bytes_of(buffer: WritableBuffer) -> memoryview:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import hashlib
 import json
 import os
@@ -237,3 +238,26 @@ def test_any_sound_header_is_read_as_json_reads_it(tensors, metadata, ascii_only
     for key, info in parsed.tensors.items():
         dtype, shape, (begin, end) = header[key].values()
         assert info == (dtype, tuple(shape), begin, end)
+
+
+def test_a_relative_path_is_checked_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_tensors(tmp_path / "x.safetensors", {"t": ("U8", (4,), b"1234")})
+    monkeypatch.chdir(tmp_path)
+    with TensorFile.open(path.name) as file:
+        monkeypatch.chdir("/")
+        file.check_unchanged()
+        assert file.path == Path(path.name)
+
+
+def test_a_file_that_is_dropped_is_closed(tmp_path: Path) -> None:
+    path = write_tensors(tmp_path / "x.safetensors", {"t": ("U8", (4 * PAGE,), bytes(4 * PAGE))})
+
+    def opened() -> int:
+        return sum(link.exists() and link.samefile(path) for link in Path("/proc/self/fd").iterdir())
+
+    file = TensorFile.open(path)
+    file._read_direct(new_buffer(PAGE), 0)
+    assert opened() >= 1
+    del file
+    gc.collect()
+    assert opened() == 0
