@@ -8,6 +8,7 @@ from recursing, and bounds memory: a general parser turns a 100 MB header of bra
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from typing import Any, NoReturn
@@ -61,6 +62,7 @@ class Scanner:
             self._expect(b",")
 
     def string(self, code: str, what: str) -> str:
+        """A string, its escapes resolved."""
         if not self._accept(b'"'):
             self._fail(code, f"{what} is not a string")
         begin = self._at
@@ -84,6 +86,7 @@ class Scanner:
         return text
 
     def whole_numbers(self, code: str, what: str) -> tuple[int, ...]:
+        """A list of at most ``MAX_DIMENSIONS`` whole numbers, each below 2^64."""
         if not self._accept(b"["):
             self._fail(code, f"{what} is not a list of whole numbers")
         numbers: list[int] = []
@@ -103,17 +106,21 @@ class Scanner:
             self._expect(b",")
 
     def plain_value(self, code: str, what: str) -> Any:
-        """A string, number, true, false or null."""
+        """A string, finite number, true, false or null."""
         self._skip_space()
         if self._text.startswith(b'"', self._at):
             return self.string(code, what)
         match = _PLAIN_VALUE.match(self._text, self._at)
         if match is None:
             self._fail(code, f"{what} is no plain value")
+        value = json.loads(match[0])
+        if isinstance(value, float) and not math.isfinite(value):  # such as 1e999; JSON could not say it again
+            self._fail(code, f"{what} is a number beyond any float")
         self._at = match.end()
-        return json.loads(match[0])
+        return value
 
     def end(self) -> None:
+        """Make sure that nothing follows but white space."""
         self._skip_space()
         if self._at != len(self._text):
             self._fail(f"{self._name}-json", f"more text after the {self._name}'s object")

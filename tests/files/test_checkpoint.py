@@ -124,6 +124,8 @@ def test_folders_that_are_no_checkpoint(tmp_path: Path) -> None:
         ("index-json", '{"weight_map": {"a": "one.safetensors"}} x'),
         ("index-json", '{"metadata": 1, "weight_map": {"a": "one.safetensors"}}'),
         ("index-json", '{"metadata": {"m": [[]]}, "weight_map": {"a": "one.safetensors"}}'),
+        ("index-json", '{"metadata": {"m": 1e999}, "weight_map": {"a": "one.safetensors"}}'),
+        ("index-json", '{"metadata": {"m": -1e999}, "weight_map": {"a": "one.safetensors"}}'),
         ("index-json", '{"weight_map": {"a": "one.safetensors"}, "other": 1}'),
         ("index-json", '{"metadata": ' + "[" * 100_000),
         ("index-utf8", '{"weight_map": {"\\ud800": "one.safetensors"}}'),
