@@ -51,6 +51,7 @@ class OutputLayout:
 
     @property
     def is_folder(self) -> bool:
+        """Whether it is a folder of shards."""
         return bool(self.index_name)
 
     @property
@@ -63,7 +64,7 @@ def plan_file(name: str, tensors: Iterable[StoredTensor], metadata: Mapping[str,
     """Lay out a file that holds ``tensors``, its header listing them in the order given.
 
     The bytes keep the order that they have in their source, so that a whole file is read and written front to back. The
-    header is padded with spaces (which the format allows) until offsets agree with the first source file's modulo the
+    header is padded with spaces (which the format allows) until offsets agree with those in the source modulo the
     page size: then the same memory can be the target of a direct read and the source of a direct write.
 
     Raises:
@@ -78,8 +79,9 @@ def plan_file(name: str, tensors: Iterable[StoredTensor], metadata: Mapping[str,
         starts.append((tensor, at))
         entries[tensor.key] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [at, at + tensor.nbytes]}
         at += tensor.nbytes
+    like = starts[0][0].begin if starts else 0
     text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
-    header = _padded(name, text, like=listed[0].file.data_start if listed else 0)
+    header = _padded(name, text, like)
     placed = tuple(Placed(tensor, len(header) + start) for tensor, start in starts)
     return FileLayout(name, header, placed, len(header) + at)
 

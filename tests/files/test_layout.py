@@ -78,3 +78,11 @@ def test_a_header_beyond_the_formats_limit_is_refused(tmp_path: Path, monkeypatc
         assert len(plan_file("out", source.tensors.values(), {}).header) <= tight + 8
         with refused("header-length", "out"):
             plan_file("out", source.tensors.values(), {"k": "x" * 1000})
+
+
+def test_a_part_of_a_file_keeps_its_offsets_modulo_the_page(tmp_path: Path) -> None:
+    """As when shards are cut anew: a shard's first byte lies somewhere within its source."""
+    tensors = {"x": ("U8", (777,), bytes(777)), "z": ("U8", (50,), bytes(50)), "y": ("U8", (9000,), bytes(9000))}
+    with TensorFile.open(write_tensors(tmp_path / "base", tensors)) as source:
+        layout = plan_file("out", [source.tensors["y"], source.tensors["z"]], {})
+        assert [begin % PAGE for _, begin in layout.tensors] == [tensor.begin % PAGE for tensor, _ in layout.tensors]
