@@ -61,10 +61,11 @@ def demo(
         watch: makes a context for each step, given its name, that yields what to call with its progress, or None.
 
     Raises:
-        RefusedError: too little room for all three files, or a file in the way.
+        RefusedError: a number out of range, too little room for all three files, or a file in the way.
         OSError: as the system raised it.
         MismatchError: the result is wrong.
     """
+    synth.check_options(blocks, rank)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     needed = 2 * synth.nbytes(inventory.base_tensors(blocks)) + synth.nbytes(inventory.adapter_tensors(blocks, rank))

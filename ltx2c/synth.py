@@ -23,12 +23,17 @@ import numpy.typing as npt
 from ltx2c import inventory
 from ltx2c.engines.progress import OnProgress, Progress
 from ltx2c.errors import RefusedError
+from ltx2c.files.buffers import new_buffer
 from ltx2c.files.destination import Destination
+from ltx2c.files.direct import OutputFile
+from ltx2c.files.naming import naming
 from ltx2c.inventory import TensorSpec
 from ltx2c.reference import BFLOAT16
 
 BASE_NAME = "base.safetensors"
 ADAPTER_NAME = "distilled-lora.safetensors"
+
+_BUFFER_BYTES = 16 << 20
 
 
 class SynthReport(NamedTuple):
@@ -84,7 +89,7 @@ def synth(
         RefusedError: a number out of range, or as ``Destination.check`` says: a file in the way, too little room.
         OSError: as the system raised it; neither file is left behind.
     """
-    _refuse_out_of_range(blocks, rank, seed)
+    check_options(blocks, rank, seed)
     files = _files(Path(folder), blocks, rank)
     Path(folder).mkdir(parents=True, exist_ok=True)
     total = sum(file.nbytes for file in files)
@@ -114,7 +119,8 @@ def _files(folder: Path, blocks: int, rank: int) -> tuple[_File, _File]:
     )
 
 
-def _refuse_out_of_range(blocks: int, rank: int, seed: int) -> None:
+def check_options(blocks: int, rank: int, seed: int = 0) -> None:
+    """Refuse (``out-of-range``) what ``synth`` would."""
     if not 1 <= blocks <= inventory.BLOCKS:
         raise RefusedError(f"blocks must be 1 to {inventory.BLOCKS}, not {blocks}", code="out-of-range")
     if rank < 1:
@@ -127,27 +133,19 @@ def _write_all(
     files: Sequence[_File], destinations: Sequence[Destination], values: _Values, progress: OnProgress, total: int
 ) -> None:
     done = 0
+    buffer = new_buffer(_BUFFER_BYTES)
     with contextlib.ExitStack() as unfinished:
         staged = [unfinished.enter_context(destination.stage()) for destination in destinations]
         for file, stage in zip(files, staged, strict=True):
             part = stage.file(file.path.name)
-            with _naming(part), part.open("wb") as out:
+            with naming(part), contextlib.closing(OutputFile(part, file.nbytes)) as out:
                 for piece in _pieces(file, values):
-                    out.write(piece)
+                    out.append_copy(piece, buffer)
                     done += len(piece)
                     progress(Progress(done, total, 0, 0))
+                out.finish()
         for stage in staged:
             stage.publish()
-
-
-@contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """A failed write says what failed, not where: add the file's name."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise
 
 
 def _pieces(file: _File, values: _Values) -> Iterator[memoryview]:

@@ -66,3 +66,9 @@ def test_too_little_room_is_refused_before_anything_is_written(tmp_path: Path, m
     with refused("no-room", "fused.safetensors"):
         demo.demo(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_number_out_of_range_is_refused_before_the_folder_is_made(tmp_path: Path) -> None:
+    with refused("out-of-range", "99"):
+        demo.demo(tmp_path / "made", blocks=99)
+    assert not (tmp_path / "made").exists()

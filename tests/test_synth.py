@@ -19,6 +19,7 @@ from safetensors import safe_open
 from ltx2c import inventory
 from ltx2c.engines.progress import Progress
 from ltx2c.errors import RefusedError
+from ltx2c.files import destination
 from ltx2c.synth import synth
 
 
@@ -129,6 +130,16 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, fault: BaseException)
     assert list(tmp_path.iterdir()) == []
     if isinstance(raised.value, OSError):
         assert "distilled-lora" in raised.value.filename
+
+
+def test_files_are_durable_before_they_get_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    fsync, rename = os.fsync, destination.rename_new
+    monkeypatch.setattr(os, "fsync", lambda fd: (events.append(Path(f"/proc/self/fd/{fd}").readlink().name), fsync(fd)))
+    monkeypatch.setattr(destination, "rename_new", lambda *names: (events.append("rename"), rename(*names)))
+    synth(tmp_path, blocks=1, rank=1)
+    parts = [f".{name}{destination.PART_SUFFIX}" for name in ("base.safetensors", "distilled-lora.safetensors")]
+    assert events[:3] == [*parts, "rename"]
 
 
 def test_progress_ends_at_the_total(tmp_path: Path) -> None:

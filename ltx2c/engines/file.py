@@ -23,7 +23,6 @@ from ltx2c.errors import RefusedError, printable
 from ltx2c.files.buffers import new_buffer
 from ltx2c.files.destination import Destination, Staged
 from ltx2c.files.direct import OutputFile, write_small_file
-from ltx2c.files.header import PAGE
 from ltx2c.files.layout import FileLayout, OutputLayout
 from ltx2c.plan import Plan
 from ltx2c.threads import resolve_threads
@@ -118,7 +117,7 @@ class _Writer:
             workers=self._workers,
         )
         with contextlib.closing(OutputFile(path, layout.size, digest)) as output, contextlib.closing(blocks):
-            _append_header(output, layout.header, self._buffers[0])
+            output.append_copy(layout.header, self._buffers[0])
             for block, buffer, fused in blocks:
                 self._count_nonfinite(fused, going_on=block.pieces[-1].tensor.key)
                 output.append(buffer, block.nbytes)
@@ -149,15 +148,6 @@ class _Writer:
                     "values where the base is finite; nothing was written; --allow-nonfinite keeps them",
                     code="nonfinite",
                 )
-
-
-def _append_header(output: OutputFile, header: bytes, buffer: memoryview) -> None:
-    room = len(buffer) - 2 * PAGE
-    for at in range(0, len(header), room):
-        chunk = header[at : at + room]
-        lead = output.position % PAGE
-        buffer[lead : lead + len(chunk)] = chunk
-        output.append(buffer, len(chunk))
 
 
 def _check_unchanged(plan: Plan) -> None:

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 
 class Progress(NamedTuple):
-    """Handed to a ``progress`` callback from time to time, and at the end with both counts complete.
+    """Handed to a ``progress`` callback after each step of a job; the last call has both counts complete.
+
+    A job of no steps (there is no tensor) makes no call.
 
     Attributes:
         bytes_done, bytes_total: of the output.

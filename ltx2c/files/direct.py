@@ -15,6 +15,7 @@ from typing import Protocol
 from ltx2c.files.buffers import new_buffer
 from ltx2c.files.header import PAGE
 from ltx2c.files.linux import finish_writeback, reserve, start_writeback
+from ltx2c.files.naming import naming
 
 WINDOW_BYTES = 64 << 20  # most that buffered output leaves dirty
 
@@ -91,6 +92,19 @@ class OutputFile:
         self._write(buffer[:whole], self._written)
         self._written += whole
 
+    def append_copy(self, data: bytes | memoryview, buffer: memoryview) -> None:
+        """Append bytes that lie anywhere, by way of ``buffer``: page-aligned, and longer than two pages.
+
+        Raises:
+            OSError: as the system says, naming the file.
+        """
+        room = len(buffer) - 2 * PAGE
+        for at in range(0, len(data), room):
+            chunk = data[at : at + room]
+            lead = self.position % PAGE
+            buffer[lead : lead + len(chunk)] = chunk
+            self.append(buffer, len(chunk))
+
     def _write(self, data: memoryview, offset: int) -> None:
         while data:
             try:
@@ -134,6 +148,7 @@ class OutputFile:
             self.close()
 
     def close(self) -> None:
+        """Let go of the file, whether it is finished or not."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -141,7 +156,7 @@ class OutputFile:
 
 def write_small_file(path: Path, content: bytes) -> None:
     """Fill a file that exists, durably, in one go."""
-    with path.open("wb") as file:
+    with naming(path), path.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

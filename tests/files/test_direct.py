@@ -139,3 +139,13 @@ def test_buffered_output_never_leaves_more_than_a_window_dirty(tmp_path: Path, m
     assert started[0][0] == 0 and all(one[1] == two[0] for one, two in itertools.pairwise(started))
     assert all(end - begin <= 100_000 for begin, end in started)
     assert finished[-1][1] >= 20 * 40_960 - 200_000
+
+
+def test_a_small_file_that_does_not_fit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError) as caught:
+        direct.write_small_file(tmp_path / "index.json", b"{}")
+    assert caught.value.filename == str(tmp_path / "index.json")
