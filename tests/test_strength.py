@@ -27,6 +27,6 @@ def test_whole_numbers(kind):
     "strength", ["0.5", None, True, np.True_, 1j, [1.0], math.nan, -math.inf, 3.5e38, 10**400, -(10**400)]
 )
 def test_anything_else_is_refused(strength):
-    with pytest.raises(RefusedError, match="^term 0: strength ") as refusal:
+    with pytest.raises(RefusedError, match=r"^term 0: strength ") as refusal:
         check_strength(strength, "term 0")
     assert refusal.value.code == "bad-strength"
