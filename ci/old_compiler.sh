@@ -18,8 +18,7 @@ exec cc "$@"
 END
 chmod +x "$work/cc"
 
-cp -r setup.py pyproject.toml README.md LICENSE ltx2c tests "$work" 2>/dev/null || true
-rm -f "$work"/ltx2c/kernels/*.so
+git archive HEAD | tar -x -C "$work"
 cd "$work"
 CC="$work/cc" LDSHARED="$work/cc -shared" "$python" setup.py -q build_ext --inplace >build.log 2>&1
 grep -o "this compiler has no OpenMP.*" build.log
