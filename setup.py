@@ -20,8 +20,9 @@ from setuptools.errors import CCompilerError, CompileError, LinkError
 
 KERNELS = Path("ltx2c", "kernels")
 
-# Contraction would turn the contract's multiply-then-add into a fused one.
-COMPILE = ["-std=c11", "-O3", "-ffp-contract=off"]
+# Contraction would turn the contract's multiply-then-add into a fused one. These come after the user's CFLAGS, so that
+# a -ffast-math there loses.
+COMPILE = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-fast-math"]
 
 OPENMP = """
 #include <omp.h>

@@ -7,6 +7,10 @@
 #ifndef LTX2C_CORE_H
 #define LTX2C_CORE_H
 
+#ifdef __FAST_MATH__
+#error "ltx2c computes exact bytes: compile without -ffast-math"
+#endif
+
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -24,7 +28,9 @@ typedef enum { LTX2C_BF16 = 0, LTX2C_F32 = 1, LTX2C_F16 = 2 } ltx2c_dtype;
 
 LTX2C_INLINE size_t ltx2c_itemsize(ltx2c_dtype dtype) { return dtype == LTX2C_F32 ? 4 : 2; }
 
-/* A row-major matrix: `stride` bytes from one row to the next, elements of a row adjacent. */
+/* A row-major matrix: `stride` bytes from one row to the next, elements of a row adjacent. Any address will do, odd ones
+ * too: files hold tensors at any byte. So whatever points into a matrix is of bytes, and read by memcpy or by a vector
+ * load that needs no alignment. */
 typedef struct {
     const void *data;
     ptrdiff_t stride;
@@ -129,11 +135,11 @@ typedef struct {
     unsigned rows;  /* most rows of a register tile */
     unsigned pair;  /* values of k in one word: 1 (f32) or 2 (bf16 pair) */
     /* Packs `panels` panels' worth of columns of one k (two when pair is 2: `next` is the row of k + 1) into
-     * to[panel * panel_words]. */
-    void (*pack_a)(uint32_t *to, size_t panel_words, const uint16_t *row, const uint16_t *next, size_t panels,
+     * to[panel * panel_words]. Rows are of bf16, at any address. */
+    void (*pack_a)(uint32_t *to, size_t panel_words, const char *row, const char *next, size_t panels,
                    ltx2c_bounds *bounds);
     /* Packs `count` values of one row of B, a multiple of 32, scaled and rounded to bf16 unless `scale` is NULL. */
-    void (*pack_b)(uint32_t *to, const uint16_t *row, size_t count, const float *scale, ltx2c_bounds *bounds);
+    void (*pack_b)(uint32_t *to, const char *row, size_t count, const float *scale, ltx2c_bounds *bounds);
     /* Computes a strip; returns how many values became inf or NaN where the weight was finite. */
     uint64_t (*strip)(const ltx2c_strip *strip);
     /* Multiply-adds per call of `peak`, which does nothing but the strip's innermost instruction, on registers. */
@@ -182,20 +188,34 @@ LTX2C_INLINE uint16_t ltx2c_to_f16(float value) {
     return (uint16_t)(sign | ((magnitude - (112u << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13));
 }
 
-LTX2C_INLINE float ltx2c_load(const void *from, size_t index, ltx2c_dtype dtype) {
-    if (dtype == LTX2C_F32) return ((const float *)from)[index];
-    uint16_t half = ((const uint16_t *)from)[index];
+/* The 16 bits of element `index`, at any address. */
+LTX2C_INLINE uint16_t ltx2c_half(const char *from, size_t index) {
+    uint16_t half;
+    memcpy(&half, from + index * sizeof half, sizeof half);
+    return half;
+}
+
+LTX2C_INLINE float ltx2c_load(const char *from, size_t index, ltx2c_dtype dtype) {
+    if (dtype == LTX2C_F32) {
+        float value;
+        memcpy(&value, from + index * sizeof value, sizeof value);
+        return value;
+    }
+    const uint16_t half = ltx2c_half(from, index);
     return dtype == LTX2C_BF16 ? ltx2c_from_bf16(half) : ltx2c_from_f16(half);
 }
 
 /* The last step of the contract for one element: stores it, and says whether it stopped being finite. */
-LTX2C_INLINE int ltx2c_finish(void *out, const void *weight, size_t index, ltx2c_dtype dtype, float aggregate) {
-    float before = ltx2c_load(weight, index, dtype);
-    uint16_t sum = ltx2c_to_bf16(aggregate + before);
-    if (dtype == LTX2C_F32)
-        ((uint32_t *)out)[index] = (uint32_t)sum << 16;
-    else
-        ((uint16_t *)out)[index] = dtype == LTX2C_BF16 ? sum : ltx2c_to_f16(ltx2c_from_bf16(sum));
+LTX2C_INLINE int ltx2c_finish(char *out, const char *weight, size_t index, ltx2c_dtype dtype, float aggregate) {
+    const float before = ltx2c_load(weight, index, dtype);
+    const uint16_t sum = ltx2c_to_bf16(aggregate + before);
+    if (dtype == LTX2C_F32) {
+        const float wide = ltx2c_from_bf16(sum);
+        memcpy(out + index * sizeof wide, &wide, sizeof wide);
+    } else {
+        const uint16_t half = dtype == LTX2C_BF16 ? sum : ltx2c_to_f16(ltx2c_from_bf16(sum));
+        memcpy(out + index * sizeof half, &half, sizeof half);
+    }
     int overflowed = dtype == LTX2C_F16 ? (sum & 0x7fff) >= 0x4780 : (sum & 0x7f80) == 0x7f80;
     return overflowed && (ltx2c_bits(before) & 0x7f800000) != 0x7f800000;
 }

@@ -6,8 +6,10 @@
  * exists to be flushed. A tile that fails it runs on the same packed pairs in f32, each half widened by a mask or a
  * shift.
  *
- * Nobody but this CPU can say that the instruction works in that order and rounds twice, so the kernel tries it before
- * first use.
+ * Intel's manual gives that order, both roundings and the flushing (VDPBF16PS, "Operation"). An emulator, an erratum or
+ * another vendor may not follow it, so the kernel tries order and roundings before first use. The flushing needs no
+ * trial: a CPU that keeps denormals is exact as well. Under the guard a product meets none; the epilogue does again
+ * whatever could show one, and takes no other result whose bits depend on it.
  *
  * Register tile, panels and assumptions are skylake's, and so is the epilogue of f32 and f16 weights.
  */
@@ -67,13 +69,13 @@ static const char *ltx2c_genoa_obstacle(void) {
 
 /* ---- Packing ----------------------------------------------------------------------------------------------------- */
 
-static void ltx2c_genoa_pack_a(uint32_t *to, size_t panel_words, const uint16_t *row, const uint16_t *next,
-                               size_t panels, ltx2c_bounds *bounds) {
+static void ltx2c_genoa_pack_a(uint32_t *to, size_t panel_words, const char *row, const char *next, size_t panels,
+                               ltx2c_bounds *bounds) {
     const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
     __m512i low = _mm512_load_si512(bounds->low), high = _mm512_load_si512(bounds->high);
     for (size_t p = 0; p < panels; p++, to += panel_words) {
         LTX2C_UNROLL
-        for (int half = 0; half < 2; half++, row += 32, next += 32) {
+        for (int half = 0; half < 2; half++, row += 64, next += 64) {
             __m512i first = _mm512_loadu_si512(row), second = _mm512_loadu_si512(next);
             ltx2c_skylake_bound(first, &low, &high);
             ltx2c_skylake_bound(second, &low, &high);
@@ -88,12 +90,12 @@ static void ltx2c_genoa_pack_a(uint32_t *to, size_t panel_words, const uint16_t 
     _mm512_store_si512(bounds->high, high);
 }
 
-static void ltx2c_genoa_pack_b(uint32_t *to, const uint16_t *row, size_t count, const float *scale,
+static void ltx2c_genoa_pack_b(uint32_t *to, const char *row, size_t count, const float *scale,
                                ltx2c_bounds *bounds) {
     const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
     __m512i low = _mm512_load_si512(bounds->low), high = _mm512_load_si512(bounds->high);
     for (size_t k = 0; k < count; k += 32, to += 16) {
-        __m512i values = _mm512_loadu_si512(row + k), pairs = _mm512_rol_epi32(values, 16);
+        __m512i values = _mm512_loadu_si512(row + 2 * k), pairs = _mm512_rol_epi32(values, 16);
         if (scale) { /* the row's even values come first in their pairs */
             __m512 first = _mm512_castsi512_ps(ltx2c_skylake_even(values));
             __m512 second = _mm512_castsi512_ps(ltx2c_skylake_odd(values));

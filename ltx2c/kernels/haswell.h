@@ -60,11 +60,11 @@ LTX2C_INLINE void ltx2c_haswell_bound(__m256i halves, __m256i *low, __m256i *hig
     *high = _mm256_max_epu16(*high, magnitude);
 }
 
-static void ltx2c_haswell_pack_a(uint32_t *to, size_t panel_words, const uint16_t *row, const uint16_t *next,
-                                 size_t panels, ltx2c_bounds *bounds) {
+static void ltx2c_haswell_pack_a(uint32_t *to, size_t panel_words, const char *row, const char *next, size_t panels,
+                                 ltx2c_bounds *bounds) {
     (void)next;
     __m256i low = _mm256_load_si256((__m256i *)bounds->low), high = _mm256_load_si256((__m256i *)bounds->high);
-    for (size_t p = 0; p < panels; p++, to += panel_words, row += LTX2C_HASWELL_PANEL) {
+    for (size_t p = 0; p < panels; p++, to += panel_words, row += 2 * LTX2C_HASWELL_PANEL) {
         __m256i values = _mm256_loadu_si256((const __m256i *)row);
         ltx2c_haswell_bound(values, &low, &high);
         _mm256_store_si256((__m256i *)to, ltx2c_haswell_even(values));
@@ -86,11 +86,11 @@ LTX2C_INLINE __m256 ltx2c_haswell_round(__m256 values) {
     return _mm256_castsi256_ps(ltx2c_haswell_odd(ltx2c_haswell_round_up(values)));
 }
 
-static void ltx2c_haswell_pack_b(uint32_t *to, const uint16_t *row, size_t count, const float *scale,
+static void ltx2c_haswell_pack_b(uint32_t *to, const char *row, size_t count, const float *scale,
                                  ltx2c_bounds *bounds) {
     __m256i low = _mm256_load_si256((__m256i *)bounds->low), high = _mm256_load_si256((__m256i *)bounds->high);
     for (size_t k = 0; k < count; k += 8) {
-        __m256i half = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(row + k)));
+        __m256i half = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(row + 2 * k)));
         __m256 values = _mm256_castsi256_ps(_mm256_slli_epi32(half, 16));
         if (scale) values = ltx2c_haswell_round(_mm256_mul_ps(values, _mm256_set1_ps(*scale)));
         ltx2c_haswell_bound(_mm256_castps_si256(values), &low, &high);
@@ -197,8 +197,8 @@ LTX2C_INLINE uint64_t ltx2c_haswell_finish_wide(char *out, const char *weight, _
     LTX2C_UNROLL
     for (int half = 0; half < 2; half++) {
         if (dtype == LTX2C_F32) {
-            __m256 before = _mm256_loadu_ps((const float *)weight + 8 * half);
-            _mm256_storeu_ps((float *)out + 8 * half,
+            __m256 before = _mm256_loadu_ps((const float *)(weight + 32 * half));
+            _mm256_storeu_ps((float *)(out + 32 * half),
                              ltx2c_haswell_add_wide(aggregate[half], before, 0x7f800000, &nonfinite));
         } else { /* from 65536 on a bf16 value becomes inf in f16 */
             __m256 before = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)weight + half));

@@ -26,10 +26,6 @@
 #ifndef LTX2C_H
 #define LTX2C_H
 
-#ifdef __FAST_MATH__
-#error "ltx2c computes exact bytes: compile without -ffast-math"
-#endif
-
 #ifdef _OPENMP
 #include <omp.h>
 #endif

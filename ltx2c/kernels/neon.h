@@ -27,6 +27,21 @@ enum {
 
 static const char *ltx2c_neon_obstacle(void) { return NULL; }
 
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+/* By bytes: loads and stores of wider elements may assume their alignment. */
+LTX2C_INLINE uint16x8_t ltx2c_neon_load(const char *from) {
+    return vreinterpretq_u16_u8(vld1q_u8((const uint8_t *)from));
+}
+
+LTX2C_INLINE uint16x4_t ltx2c_neon_load_half(const char *from) {
+    return vreinterpret_u16_u8(vld1_u8((const uint8_t *)from));
+}
+
+LTX2C_INLINE void ltx2c_neon_store(char *to, uint16x8_t values) {
+    vst1q_u8((uint8_t *)to, vreinterpretq_u8_u16(values));
+}
+
 /* ---- Packing ----------------------------------------------------------------------------------------------------- */
 
 /* The even bf16 of a vector, as f32 bits; the odd ones. */
@@ -43,14 +58,14 @@ LTX2C_INLINE void ltx2c_neon_bound(uint16x8_t halves, uint16x8_t *low, uint16x8_
     *high = vmaxq_u16(*high, magnitude);
 }
 
-static void ltx2c_neon_pack_a(uint32_t *to, size_t panel_words, const uint16_t *row, const uint16_t *next,
-                              size_t panels, ltx2c_bounds *bounds) {
+static void ltx2c_neon_pack_a(uint32_t *to, size_t panel_words, const char *row, const char *next, size_t panels,
+                              ltx2c_bounds *bounds) {
     (void)next;
     uint16x8_t low = vld1q_u16(bounds->low), high = vld1q_u16(bounds->high);
     for (size_t p = 0; p < panels; p++, to += panel_words) {
         LTX2C_UNROLL
-        for (int half = 0; half < 2; half++, row += 8) {
-            uint16x8_t values = vld1q_u16(row);
+        for (int half = 0; half < 2; half++, row += 16) {
+            uint16x8_t values = ltx2c_neon_load(row);
             ltx2c_neon_bound(values, &low, &high);
             vst1q_u32(to + 8 * half, ltx2c_neon_even(values));
             vst1q_u32(to + 8 * half + 4, ltx2c_neon_odd(values));
@@ -72,11 +87,11 @@ LTX2C_INLINE float32x4_t ltx2c_neon_round(float32x4_t values) {
     return vreinterpretq_f32_u32(ltx2c_neon_odd(vreinterpretq_u16_u32(ltx2c_neon_round_up(values))));
 }
 
-static void ltx2c_neon_pack_b(uint32_t *to, const uint16_t *row, size_t count, const float *scale,
+static void ltx2c_neon_pack_b(uint32_t *to, const char *row, size_t count, const float *scale,
                               ltx2c_bounds *bounds) {
     uint16x8_t low = vld1q_u16(bounds->low), high = vld1q_u16(bounds->high);
     for (size_t k = 0; k < count; k += 4) {
-        float32x4_t values = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(row + k), 16));
+        float32x4_t values = vreinterpretq_f32_u32(vshll_n_u16(ltx2c_neon_load_half(row + 2 * k), 16));
         if (scale) values = ltx2c_neon_round(vmulq_n_f32(values, *scale));
         ltx2c_neon_bound(vreinterpretq_u16_f32(values), &low, &high);
         vst1q_u32(to + k, vreinterpretq_u32_f32(values));
@@ -137,18 +152,18 @@ LTX2C_INLINE void ltx2c_neon_later(const int rows, ltx2c_neon_tile sum, ltx2c_ne
 /* Stores 8 columns of a bf16 weight; canonical NaNs; how many became inf or NaN where the weight was finite. */
 LTX2C_INLINE uint64_t ltx2c_neon_finish_bf16(char *out, const char *weight, float32x4_t even, float32x4_t odd) {
     const uint16x8_t top = vdupq_n_u16(0x7f80);
-    uint16x8_t before = vld1q_u16((const uint16_t *)weight);
+    uint16x8_t before = ltx2c_neon_load(weight);
     even = vaddq_f32(even, vreinterpretq_f32_u32(ltx2c_neon_even(before)));
     odd = vaddq_f32(odd, vreinterpretq_f32_u32(ltx2c_neon_odd(before)));
     uint16x8_t result = vreinterpretq_u16_u32(vbslq_u32(vdupq_n_u32(0xffff0000), ltx2c_neon_round_up(odd),
                                                         vshrq_n_u32(ltx2c_neon_round_up(even), 16)));
     uint16x8_t special = vceqq_u16(vandq_u16(result, top), top);
     if (__builtin_expect(!vmaxvq_u16(special), 1)) {
-        vst1q_u16((uint16_t *)out, result);
+        ltx2c_neon_store(out, result);
         return 0;
     }
     uint16x8_t nan = vcgtq_u16(vandq_u16(result, vdupq_n_u16(0x7fff)), top);
-    vst1q_u16((uint16_t *)out, vbslq_u16(nan, vdupq_n_u16(0x7fc0), result));
+    ltx2c_neon_store(out, vbslq_u16(nan, vdupq_n_u16(0x7fc0), result));
     return vaddvq_u16(vshrq_n_u16(vbicq_u16(special, vceqq_u16(vandq_u16(before, top), top)), 15));
 }
 
@@ -173,12 +188,13 @@ LTX2C_INLINE uint64_t ltx2c_neon_finish_wide(char *out, const char *weight, floa
     LTX2C_UNROLL
     for (int half = 0; half < 2; half++) {
         if (dtype == LTX2C_F32) {
-            float32x4_t before = vld1q_f32((const float *)weight + 4 * half);
-            vst1q_f32((float *)out + 4 * half, ltx2c_neon_add_wide(aggregate[half], before, 0x7f800000, &nonfinite));
+            float32x4_t before = vreinterpretq_f32_u16(ltx2c_neon_load(weight + 16 * half));
+            float32x4_t sum = ltx2c_neon_add_wide(aggregate[half], before, 0x7f800000, &nonfinite);
+            ltx2c_neon_store(out + 16 * half, vreinterpretq_u16_f32(sum));
         } else { /* from 65536 on a bf16 value becomes inf in f16 */
-            float16x4_t stored = vreinterpret_f16_u16(vld1_u16((const uint16_t *)weight + 4 * half));
+            float16x4_t stored = vreinterpret_f16_u16(ltx2c_neon_load_half(weight + 8 * half));
             float32x4_t sum = ltx2c_neon_add_wide(aggregate[half], vcvt_f32_f16(stored), 0x47800000, &nonfinite);
-            vst1_u16((uint16_t *)out + 4 * half, vreinterpret_u16_f16(vcvt_f16_f32(sum)));
+            vst1_u8((uint8_t *)out + 8 * half, vreinterpret_u8_f16(vcvt_f16_f32(sum)));
         }
     }
     return nonfinite;

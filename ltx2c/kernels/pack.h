@@ -5,24 +5,24 @@
 #include "batch.h"
 
 /* `count` values as bf16, followed by zeros up to `width`. */
-static void ltx2c_stage_row(uint16_t *to, const void *from, ltx2c_dtype dtype, size_t count, size_t width) {
+static void ltx2c_stage_row(uint16_t *to, const char *from, ltx2c_dtype dtype, size_t count, size_t width) {
     if (dtype == LTX2C_BF16)
         memcpy(to, from, count * sizeof *to);
     else if (dtype == LTX2C_F32)
-        for (size_t i = 0; i < count; i++) to[i] = ltx2c_to_bf16(((const float *)from)[i]);
+        for (size_t i = 0; i < count; i++) to[i] = ltx2c_to_bf16(ltx2c_load(from, i, LTX2C_F32));
     else
-        for (size_t i = 0; i < count; i++) to[i] = ltx2c_to_bf16(ltx2c_from_f16(((const uint16_t *)from)[i]));
+        for (size_t i = 0; i < count; i++) to[i] = ltx2c_to_bf16(ltx2c_load(from, i, LTX2C_F16));
     memset(to + count, 0, (width - count) * sizeof *to);
 }
 
 /* A row of A as `width` bf16 values: where it lies if it can be used as it is, else staged. */
-static const uint16_t *ltx2c_a_row(const ltx2c_term *term, size_t k, size_t column, size_t count, size_t width,
-                                   uint16_t *stage) {
+static const char *ltx2c_a_row(const ltx2c_term *term, size_t k, size_t column, size_t count, size_t width,
+                               uint16_t *stage) {
     const char *row = (const char *)term->a.data + (ptrdiff_t)k * term->a.stride;
     row += column * ltx2c_itemsize(term->a.dtype);
-    if (k < term->rank && count == width && term->a.dtype == LTX2C_BF16) return (const uint16_t *)row;
+    if (k < term->rank && count == width && term->a.dtype == LTX2C_BF16) return row;
     ltx2c_stage_row(stage, row, term->a.dtype, k < term->rank ? count : 0, width);
-    return stage;
+    return (const char *)stage;
 }
 
 /* Packs a unit's panels of every term; `a` is where panel `origin` belongs. */
@@ -40,8 +40,8 @@ static void ltx2c_pack_unit(const ltx2c_kernel *kernel, ltx2c_slab *slab, uint32
         ltx2c_bounds_open(&bounds);
         for (size_t word = 0; word < depth; word++, to += kernel->panel) {
             const size_t k = word * kernel->pair;
-            const uint16_t *row = ltx2c_a_row(term, k, slab->column + column, count, width, stage[0]);
-            const uint16_t *next = NULL;
+            const char *row = ltx2c_a_row(term, k, slab->column + column, count, width, stage[0]);
+            const char *next = NULL;
             if (kernel->pair == 2) next = ltx2c_a_row(term, k + 1, slab->column + column, count, width, stage[1]);
             kernel->pack_a(to, panel_words, row, next, panels, &bounds);
         }
@@ -59,11 +59,11 @@ static void ltx2c_pack_b_row(const ltx2c_kernel *kernel, uint32_t *to, const ltx
         const char *values = from + k * ltx2c_itemsize(term->b.dtype);
         if (term->b.dtype == LTX2C_BF16 && count >= 32) {
             count -= count % 32;
-            kernel->pack_b(to + k / kernel->pair, (const uint16_t *)values, count, scale, bounds);
+            kernel->pack_b(to + k / kernel->pair, values, count, scale, bounds);
         } else {
             const size_t width = ltx2c_ceil(count, 32) * 32;
             ltx2c_stage_row(stage, values, term->b.dtype, count, width);
-            kernel->pack_b(to + k / kernel->pair, stage, width, scale, bounds);
+            kernel->pack_b(to + k / kernel->pair, (const char *)stage, width, scale, bounds);
         }
     }
 }

@@ -14,20 +14,22 @@ enum { LTX2C_SERIAL_PANEL = 16 };
 
 static const char *ltx2c_serial_obstacle(void) { return NULL; }
 
-static void ltx2c_serial_pack_a(uint32_t *to, size_t panel_words, const uint16_t *row, const uint16_t *next,
-                                size_t panels, ltx2c_bounds *bounds) {
+static void ltx2c_serial_pack_a(uint32_t *to, size_t panel_words, const char *row, const char *next, size_t panels,
+                                ltx2c_bounds *bounds) {
     (void)next;
     (void)bounds;
     for (size_t p = 0; p < panels; p++)
         for (size_t c = 0; c < LTX2C_SERIAL_PANEL; c++)
-            to[p * panel_words + c] = (uint32_t)row[p * LTX2C_SERIAL_PANEL + c] << 16;
+            to[p * panel_words + c] = (uint32_t)ltx2c_half(row, p * LTX2C_SERIAL_PANEL + c) << 16;
 }
 
-static void ltx2c_serial_pack_b(uint32_t *to, const uint16_t *row, size_t count, const float *scale,
+static void ltx2c_serial_pack_b(uint32_t *to, const char *row, size_t count, const float *scale,
                                 ltx2c_bounds *bounds) {
     (void)bounds;
-    for (size_t k = 0; k < count; k++)
-        to[k] = (uint32_t)(scale ? ltx2c_to_bf16(ltx2c_from_bf16(row[k]) * *scale) : row[k]) << 16;
+    for (size_t k = 0; k < count; k++) {
+        const uint16_t half = ltx2c_half(row, k);
+        to[k] = (uint32_t)(scale ? ltx2c_to_bf16(ltx2c_from_bf16(half) * *scale) : half) << 16;
+    }
 }
 
 static void ltx2c_serial_product(float *sum, const uint32_t *a, const uint32_t *b, size_t depth) {

@@ -57,14 +57,14 @@ LTX2C_INLINE void ltx2c_skylake_bound(__m512i halves, __m512i *low, __m512i *hig
     *high = _mm512_max_epu16(*high, magnitude);
 }
 
-static void ltx2c_skylake_pack_a(uint32_t *to, size_t panel_words, const uint16_t *row, const uint16_t *next,
-                                 size_t panels, ltx2c_bounds *bounds) {
+static void ltx2c_skylake_pack_a(uint32_t *to, size_t panel_words, const char *row, const char *next, size_t panels,
+                                 ltx2c_bounds *bounds) {
     (void)next;
     __m512i low = _mm512_load_si512(bounds->low), high = _mm512_load_si512(bounds->high);
-    for (size_t p = 0; p < panels; p++, to += panel_words, row += LTX2C_SKYLAKE_PANEL) {
+    for (size_t p = 0; p < panels; p++, to += panel_words, row += 2 * LTX2C_SKYLAKE_PANEL) {
         LTX2C_UNROLL
         for (int half = 0; half < 2; half++) {
-            __m512i values = _mm512_loadu_si512(row + 32 * half);
+            __m512i values = _mm512_loadu_si512(row + 64 * half);
             ltx2c_skylake_bound(values, &low, &high);
             _mm512_store_si512(to + 32 * half, ltx2c_skylake_even(values));
             _mm512_store_si512(to + 32 * half + 16, ltx2c_skylake_odd(values));
@@ -86,11 +86,11 @@ LTX2C_INLINE __m512 ltx2c_skylake_round(__m512 values) {
     return _mm512_castsi512_ps(ltx2c_skylake_odd(ltx2c_skylake_round_up(values)));
 }
 
-static void ltx2c_skylake_pack_b(uint32_t *to, const uint16_t *row, size_t count, const float *scale,
+static void ltx2c_skylake_pack_b(uint32_t *to, const char *row, size_t count, const float *scale,
                                  ltx2c_bounds *bounds) {
     __m512i low = _mm512_load_si512(bounds->low), high = _mm512_load_si512(bounds->high);
     for (size_t k = 0; k < count; k += 16) {
-        __m512i half = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(row + k)));
+        __m512i half = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(row + 2 * k)));
         __m512 values = _mm512_castsi512_ps(_mm512_slli_epi32(half, 16));
         if (scale) values = ltx2c_skylake_round(_mm512_mul_ps(values, _mm512_set1_ps(*scale)));
         ltx2c_skylake_bound(_mm512_castps_si512(values), &low, &high);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shlex
 import subprocess
 import sysconfig
@@ -31,9 +32,26 @@ def test_a_c_program_makes_the_same_bytes(tmp_path, threading):
     assert made.stdout == bits(reference.fuse_tensor(weight, [(a, b, 0.75)])).tobytes()
 
 
-def test_fast_math_is_refused(tmp_path):
-    source = Path(__file__).parent / "face.c"
-    made = subprocess.run(
-        [*COMPILER, "-O2", "-ffast-math", f"-I{ltx2c.get_include()}", "-fsyntax-only", source], capture_output=True
-    )
+# Whatever is included: the C face, and what the extension is made of.
+@pytest.mark.parametrize("header", ["ltx2c.h", "driver.h", "dispatch.h"])
+def test_fast_math_is_refused(tmp_path, header):
+    made = _compile(tmp_path, header, "-O2", "-ffast-math")
     assert made.returncode != 0 and b"fast-math" in made.stderr
+
+
+def test_the_build_overrides_fast_math(tmp_path):
+    # setuptools puts CFLAGS in front of these.
+    setup = ast.parse((Path(__file__).parents[2] / "setup.py").read_text())
+    flags = next(
+        ast.literal_eval(node.value)
+        for node in setup.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "COMPILE"
+    )
+    assert _compile(tmp_path, "driver.h", "-ffast-math", *flags).returncode == 0
+
+
+def _compile(folder, header, *flags):
+    source = folder / "include.c"
+    source.write_text(f'#include "{header}"\n')
+    command = [*COMPILER, *flags, f"-I{ltx2c.get_include()}", "-fsyntax-only", source]
+    return subprocess.run(command, capture_output=True)

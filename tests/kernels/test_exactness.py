@@ -152,6 +152,29 @@ def test_rows_apart_in_memory():
     assert not out[:, :10].any() and not out[1::2].any()
 
 
+def at_an_odd_address(array):
+    room = np.empty(array.nbytes + 1, np.uint8)
+    start = 1 - room.ctypes.data % 2
+    moved = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    moved[...] = array
+    assert moved.ctypes.data % 2 == 1
+    return moved
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_odd_addresses(dtype):
+    # As in a file: tensors may begin at any byte. Whole panels, an edge, and ranks that are staged in part.
+    rng = np.random.default_rng(7)
+    weight = values(rng, (13, 150), "trained", dtype)
+    terms = [
+        (values(rng, (rank, 150), "trained", stored), values(rng, (13, rank), "trained", stored), 0.7)
+        for rank, stored in ((37, BF16), (64, BF16), (5, dtype))
+    ]
+    moved = [(at_an_odd_address(a), at_an_odd_address(b), strength) for a, b, strength in terms]
+    assert_fuses_like_the_reference(at_an_odd_address(weight), moved, 2, True)
+    assert_fuses_like_the_reference(at_an_odd_address(weight), moved[:1], 2, True)
+
+
 def test_many_jobs_at_once():
     # More weights than the ring has buffers, of sizes that make threads overtake each other.
     rng = np.random.default_rng(6)
