@@ -104,7 +104,7 @@ def plan_render(
         rates: what to predict seconds from; this machine's, measured once per process, when None.
 
     Raises:
-        RefusedError: as ``plan_fuse`` for any phase; ``bad-renders``, ``bad-terminal``.
+        RefusedError: as ``plan_fuse`` for any phase; ``bad-renders``, ``bad-terminal``, ``bad-budget``.
         OSError: as the system raised it.
     """
     check_schedule(renders, terminal)

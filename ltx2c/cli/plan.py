@@ -44,10 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--memory-budget",
-        type=float,
+        type=options.byte_size,
         default=0,
-        metavar="GB",
-        help="memory for a second copy of what differs between phases (default: 0)",
+        metavar="SIZE",
+        help="memory for a second copy of what differs between phases, such as 8GB (default: 0)",
     )
     options.add_unmatched(parser)
 
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> Result:
         args.renders,
         args.terminal,
         unmatched=args.unmatched,
-        memory_budget=int(args.memory_budget * 1e9),
+        memory_budget=args.memory_budget,
     )
     return Result(plan.as_json(), _text(plan))
 

@@ -99,7 +99,8 @@ class ResidentCheckpoint:
         loaded: what the load did.
 
     Raises:
-        RefusedError: as ``plan_fuse`` for any phase, before a weight is read; ``file-changed``; ``nonfinite``.
+        RefusedError: as ``plan_fuse`` for any phase and ``bad-widen``, ``bad-budget``, ``threads`` before a weight is
+            read; ``file-changed``; ``nonfinite``.
         OSError: as the system raised it.
     """
 
@@ -117,8 +118,6 @@ class ResidentCheckpoint:
     ) -> None:
         if widen not in (None, "float32"):
             raise RefusedError(f"widen is {printable(widen)}; it can be 'float32'", code="bad-widen")
-        if memory_budget < 0:
-            raise RefusedError(f"memory_budget is {memory_budget} bytes; it cannot be negative", code="bad-budget")
         threads = resolve_threads(threads)
         self.recipe = recipe
         self._allow_nonfinite = allow_nonfinite

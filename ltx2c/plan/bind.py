@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ltx2c.errors import RefusedError
 from ltx2c.files import Checkpoint
 from ltx2c.plan.cost import Cost
 from ltx2c.plan.transition import Contents, State, Transition, transition
@@ -80,7 +81,12 @@ def choose_doubled(
 
     Returns:
         Keys in the base's order.
+
+    Raises:
+        RefusedError: ``bad-budget``: it is negative.
     """
+    if budget < 0:
+        raise RefusedError(f"memory_budget is {budget} bytes; it cannot be negative", code="bad-budget")
     room = budget // REGION_ALIGN * REGION_ALIGN
     chosen = set()
     for key in sorted(_differing(base, states), key=lambda key: _macs_per_byte(base, states, key), reverse=True):

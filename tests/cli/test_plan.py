@@ -50,7 +50,7 @@ def test_terminal_step_is_shown_where_it_does_something(model: Path, capsys: pyt
 
 def test_json(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["plan", "res2s_two_stage", BASE, *D, "0.9", "--lora", "u.safetensors", "-0.5"]
-    assert cli.main([*arguments, "--distilled-strengths", "0.1", "-0.2", "--memory-budget", "1", "--json"]) == 0
+    assert cli.main([*arguments, "--distilled-strengths", "0.1", "-0.2", "--memory-budget", "1GB", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["recipe"] == "ti2vid_two_stages_hq"
     assert [step["fused"] for step in facts["steps"]] == [5, 0, 3, 0]
@@ -59,7 +59,7 @@ def test_json(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_second_copy_and_notes_are_told(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plan", "res2s_two_stage", BASE, *D, "0.9", "--memory-budget", "1"]) == 0
+    assert cli.main(["plan", "res2s_two_stage", BASE, *D, "0.9", "--memory-budget", "1GB"]) == 0
     out = capsys.readouterr().out
     assert "a second copy of 3 tensors (3.26 kB) saves 0.00 s" in out
     assert "note: d.safetensors: strength 0.9 of distilled-lora is not used" in out
@@ -94,3 +94,9 @@ def test_refusals(model: Path, capsys: pytest.CaptureFixture[str], arguments: li
 def test_a_missing_file_is_an_io_error(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "retake", "nowhere.safetensors"]) == 3
     assert "nowhere.safetensors" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("budget", ["nan", "inf", "-1", "much"])
+def test_a_budget_that_is_no_size_is_wrong_usage(model: Path, capsys: pytest.CaptureFixture[str], budget: str) -> None:
+    assert cli.main(["plan", "a2vid_two_stage", BASE, *D, f"--memory-budget={budget}"]) == 2
+    assert budget in capsys.readouterr().err.splitlines()[-1]

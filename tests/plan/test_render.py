@@ -111,6 +111,12 @@ class TestSecondCopy:
         plan = plan_render(recipe, folder / "base.safetensors", memory_budget=(2 << 20) - 1, rates=RATES)
         assert plan.second_copy is None
 
+    def test_negative_budget(self, folder: Path) -> None:
+        with refused("bad-budget", "-1"):
+            plan_render(
+                recipe_in(folder, "distilled", loras=["u"]), folder / "base.safetensors", memory_budget=-1, rates=RATES
+            )
+
 
 def test_json_holds_it_all(folder: Path) -> None:
     recipe = recipe_in(folder, "ti2vid_two_stages_hq", distilled=[("d", 0.9)])
