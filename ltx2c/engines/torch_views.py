@@ -14,6 +14,8 @@ _TORCH_NAMES = {
     np.dtype(ml_dtypes.float8_e4m3fn): "float8_e4m3fn",
     np.dtype(ml_dtypes.float8_e5m2): "float8_e5m2",
     np.dtype(ml_dtypes.float8_e8m0fnu): "float8_e8m0fnu",
+    np.dtype(ml_dtypes.float8_e4m3fnuz): "float8_e4m3fnuz",
+    np.dtype(ml_dtypes.float8_e5m2fnuz): "float8_e5m2fnuz",
 }
 
 
