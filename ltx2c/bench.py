@@ -95,7 +95,11 @@ def bench(
         blocks: of LTX-2.5's 48 transformer blocks in the last row, which fuses all their modules in one call.
         seconds: about how long each other row takes.
         progress: called as that last row goes on.
+
+    Raises:
+        RefusedError: ``out-of-range``, ``threads``.
     """
+    inventory.check_blocks(blocks)
     count = resolve_threads(threads)
     kernel = kernels.selected()
     peaks = {name: _peak(name, count) for name in kernels.available()}

@@ -14,12 +14,20 @@ from collections.abc import Iterator
 from importlib import resources
 from typing import Any, NamedTuple
 
+from ltx2c.errors import RefusedError
+
 BLOCKS = 48
 RANK = 450
 MODEL_VERSION = "2.5.0"
 
 BASE_PREFIX = "model.diffusion_model."
 ADAPTER_PREFIX = "diffusion_model."
+
+
+def check_blocks(blocks: int) -> None:
+    """Refuse (``out-of-range``) a number of transformer blocks that the model cannot be cut down to."""
+    if not 1 <= blocks <= BLOCKS:
+        raise RefusedError(f"blocks must be 1 to {BLOCKS}, not {blocks}", code="out-of-range")
 
 
 class TensorSpec(NamedTuple):

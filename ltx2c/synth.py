@@ -121,8 +121,7 @@ def _files(folder: Path, blocks: int, rank: int) -> tuple[_File, _File]:
 
 def check_options(blocks: int, rank: int, seed: int = 0) -> None:
     """Refuse (``out-of-range``) what ``synth`` would."""
-    if not 1 <= blocks <= inventory.BLOCKS:
-        raise RefusedError(f"blocks must be 1 to {inventory.BLOCKS}, not {blocks}", code="out-of-range")
+    inventory.check_blocks(blocks)
     if rank < 1:
         raise RefusedError(f"rank must be at least 1, not {rank}", code="out-of-range")
     if seed < 0:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ltx2c import bench, fusion, inventory, kernels
+from ltx2c import bench, cli, fusion, inventory, kernels
 from ltx2c.cli import bench as command
 from ltx2c.inventory import TensorSpec
 
@@ -51,3 +51,9 @@ def test_the_table(small):
     lines = command._text(report).splitlines()
     assert report.kernel in lines[0] and "GB/s" in lines[1]
     assert lines[-1].startswith("9 modules of LTX-2.5") and "%" in lines[-1]
+
+
+@pytest.mark.parametrize("blocks", ["0", "49"])
+def test_blocks_that_the_model_does_not_have_are_refused(blocks, capsys):
+    assert cli.main(["bench", "--blocks", blocks]) == 2
+    assert capsys.readouterr().err == f"ltx2c: error: blocks must be 1 to 48, not {blocks}\n"

@@ -20,7 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--blocks",
         type=int,
-        choices=range(1, inventory.BLOCKS + 1),
         metavar="N",
         default=inventory.BLOCKS,
         help=f"transformer blocks of the model in the last row, 1 to {inventory.BLOCKS} (default: all)",
