@@ -17,7 +17,10 @@ EXAMPLE = """
 """
 
 # What the kernels look for, as Linux names it on x86-64 and on aarch64.
-_FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "asimd", "fphp", "bf16")
+_FEATURES = (
+    *("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16"),
+    *("asimd", "fphp", "bf16"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from ltx2c import kernels
-from ltx2c.cli import main
+from ltx2c.cli import info, main
 
 
 def test_facts(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,3 +40,10 @@ def test_a_kernel_that_does_not_run_here_is_refused(
     monkeypatch.setenv("LTX2C_KERNEL", "z80")
     assert main(["info"]) == 2
     assert "z80" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kernel", ["haswell", "skylake", "genoa"])
+def test_every_feature_that_a_kernel_is_built_with_is_looked_for(kernel: str) -> None:
+    source = (Path(kernels.__file__).parent / f"{kernel}.h").read_text()
+    needed = re.search(r'pragma GCC target\("(.*?)"\)', source)[1].split(",")
+    assert {name.replace("avx512bf16", "avx512_bf16") for name in needed} <= set(info._FEATURES)
