@@ -10,7 +10,7 @@ from pathlib import Path
 from ltx2c import api, kernels
 from ltx2c.cli import options, progress
 from ltx2c.cli.result import Result
-from ltx2c.cli.text import count, operations, size
+from ltx2c.cli.text import count, first, operations, size
 from ltx2c.engines.report import AdapterReport, FuseReport, adapter_reports
 from ltx2c.errors import printable
 from ltx2c.plan import Plan
@@ -19,9 +19,6 @@ from ltx2c.threads import resolve_threads
 EXAMPLE = """
     ltx2c fuse ltx-2.5.safetensors --lora distilled.safetensors 0.8 --lora style.safetensors -o fused.safetensors
 """
-
-# How many unmatched keys a person is shown; --json has them all.
-_SHOWN = 12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -130,6 +127,4 @@ def _adapter_lines(adapters: Iterable[AdapterReport]) -> list[str]:
 
 
 def _unmatched_lines(keys: Sequence[str]) -> list[str]:
-    lines = [f"  left out, no home in the base: {printable(key)}" for key in keys[:_SHOWN]]
-    more = len(keys) - _SHOWN
-    return [*lines, f"  left out likewise: {more:,} more (--json has them all)"] if more > 0 else lines
+    return first([f"  left out, no home in the base: {printable(key)}" for key in keys])

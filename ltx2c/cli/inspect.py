@@ -12,7 +12,7 @@ from typing import Any
 
 from ltx2c.adapters import Adapter, keys
 from ltx2c.cli.result import Result
-from ltx2c.cli.text import count, size
+from ltx2c.cli.text import count, first, size
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint
 from ltx2c.plan import plan_fuse
@@ -22,9 +22,6 @@ EXAMPLE = """
     ltx2c inspect style.safetensors --against ltx-2.5.safetensors
     ltx2c inspect ltx-2.5.safetensors --json
 """
-
-# How much of a list is shown to a person; --json has it all.
-_SHOWN = 12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -158,7 +155,4 @@ def _key_line(entry: dict[str, Any]) -> str:
 
 
 def _shown(title: str, items: list[str]) -> list[str]:
-    lines = [f"  {title if index == 0 else '':<9} {printable(item)}" for index, item in enumerate(items[:_SHOWN])]
-    return (
-        lines if len(items) <= _SHOWN else [*lines, f"  {'':<9} and {len(items) - _SHOWN:,} more (--json has them all)"]
-    )
+    return first([f"  {title if index == 0 else '':<9} {printable(item)}" for index, item in enumerate(items)])

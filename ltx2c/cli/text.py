@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+# How many lines of a list a person is shown; --json has them all.
+_SHOWN = 12
+
+
+def first(lines: Sequence[str]) -> list[str]:
+    """The first dozen lines of a list, and how many more there are."""
+    more = len(lines) - _SHOWN
+    return [*lines[:_SHOWN], f"  and {more:,} more (--json has them all)"] if more > 0 else list(lines)
+
 
 def count(number: int, noun: str) -> str:
     """``1 tensor``, ``4,349 tensors``."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from ltx2c import api
 from ltx2c.cli import options, progress
 from ltx2c.cli.result import Result
-from ltx2c.cli.text import count, operations, size
+from ltx2c.cli.text import count, first, operations, size
 from ltx2c.engines.compare import KeyDifference
 from ltx2c.engines.verify import VerifyReport
 from ltx2c.errors import printable
@@ -17,9 +17,6 @@ EXAMPLE = """
     ltx2c verify fused.safetensors base.safetensors --lora style.safetensors 0.8
     ltx2c verify fused.safetensors base.safetensors --lora style.safetensors 0.8 --sample 0.01
 """
-
-# How many tensors that differ a person is shown; --json has them all.
-_SHOWN = 12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,8 +52,8 @@ def _lines(report: VerifyReport) -> list[str]:
     verdict = "equal byte for byte" if report.equal else f"DIFFERS: {report.likely}"
     return [
         f"{printable(report.fused)}: {verdict}",
-        *_shown([f"  {line}" for line in report.structure]),
-        *_shown([_difference(difference) for difference in report.differences]),
+        *first([f"  {line}" for line in report.structure]),
+        *first([_difference(difference) for difference in report.differences]),
         f"  compared {what}{sampled} in {report.seconds:.2f} s: {size(report.bytes_compared / report.seconds)}/s, "
         f"{operations(2 * report.macs / report.seconds)}/s (kernel {report.kernel}, {count(report.threads, 'thread')})",
     ]
@@ -67,8 +64,3 @@ def _difference(difference: KeyDifference) -> str:
     return (
         f"{line}, {difference.one_step:,} of them by one step" if difference.fused else f"{line}, and nothing is fused"
     )
-
-
-def _shown(lines: list[str]) -> list[str]:
-    more = len(lines) - _SHOWN
-    return [*lines[:_SHOWN], f"  likewise: {more:,} more (--json has them all)"] if more > 0 else lines

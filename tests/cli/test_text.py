@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ltx2c.cli.text import count, operations, size
+from ltx2c.cli.text import count, first, operations, size
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,9 @@ def test_operations() -> None:
 
 def test_count() -> None:
     assert [count(n, "tensor") for n in (0, 1, 4349)] == ["0 tensors", "1 tensor", "4,349 tensors"]
+
+
+def test_first() -> None:
+    lines = [f"  {number}" for number in range(1012)]
+    assert first(lines[:12]) == lines[:12]
+    assert first(lines) == [*lines[:12], "  and 1,000 more (--json has them all)"]
