@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
-import sys
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ def allocate(size: int) -> Bytes:
         OSError: the system has not that much address space.
     """
     mapping = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
+    with contextlib.suppress(OSError):  # a kernel without huge pages: only slower
         mapping.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(mapping, np.uint8)
     start = -whole.ctypes.data % HUGE_PAGE
@@ -39,7 +39,7 @@ def allocate(size: int) -> Bytes:
 def switch(one: Bytes, other: Bytes) -> None:
     """Exchange the contents of two parts of ``allocate``d memory, of equal size, on huge-page boundaries.
 
-    On Linux the page tables change places and no byte is copied; elsewhere, and where the kernel refuses, bytes are.
+    The page tables change places and no byte is copied, except where the kernel refuses.
 
     Raises:
         OSError: the kernel failed half-way; the contents are where they were.
@@ -53,8 +53,6 @@ def switch(one: Bytes, other: Bytes) -> None:
 
 
 def _switch_pages(one: Bytes, other: Bytes) -> bool:
-    if not sys.platform.startswith("linux"):
-        return False
     aside = allocate(one.size)
     done: list[tuple[Bytes, Bytes]] = []
     for source, target in ((one, aside), (other, one), (aside, other)):
