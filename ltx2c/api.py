@@ -11,7 +11,6 @@ from ltx2c.adapters import Adapter
 from ltx2c.engines.digests import Digests
 from ltx2c.engines.file import write_fused
 from ltx2c.engines.outputs import lay_out
-from ltx2c.engines.progress import OnProgress
 from ltx2c.engines.report import FuseReport
 from ltx2c.engines.verify import VerifyReport, verify_fused
 from ltx2c.files import Checkpoint
@@ -19,6 +18,7 @@ from ltx2c.files.destination import Destination
 from ltx2c.files.layout import OutputLayout
 from ltx2c.plan import Plan, plan_fuse
 from ltx2c.plan.match import OnUnmatched
+from ltx2c.progress import OnProgress
 
 StrPath = str | os.PathLike[str]
 

@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ltx2c import inventory, kernels
-from ltx2c.engines.progress import OnProgress, Progress
 from ltx2c.fusion import Job, fuse_jobs
 from ltx2c.kernels import fuse
+from ltx2c.progress import OnProgress, Progress
 from ltx2c.threads import resolve_threads
 
 Array = npt.NDArray[Any]

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ltx2c import api, inventory, reference, synth
-from ltx2c.engines.progress import OnProgress
 from ltx2c.engines.report import FuseReport
 from ltx2c.errors import Ltx2cError
 from ltx2c.files.destination import Destination
+from ltx2c.progress import OnProgress
 
 FUSED_NAME = "fused.safetensors"
 STRENGTH = 0.8

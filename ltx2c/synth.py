@@ -21,13 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ltx2c import inventory
-from ltx2c.engines.progress import OnProgress, Progress
 from ltx2c.errors import RefusedError
 from ltx2c.files.buffers import new_buffer
 from ltx2c.files.destination import Destination
 from ltx2c.files.direct import OutputFile
 from ltx2c.files.naming import naming
 from ltx2c.inventory import TensorSpec
+from ltx2c.progress import OnProgress, Progress
 from ltx2c.reference import BFLOAT16
 
 BASE_NAME = "base.safetensors"

@@ -17,9 +17,9 @@ import pytest
 from safetensors import safe_open
 
 from ltx2c import inventory
-from ltx2c.engines.progress import Progress
 from ltx2c.errors import RefusedError
 from ltx2c.files import destination
+from ltx2c.progress import Progress
 from ltx2c.synth import synth
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from ltx2c.cli.text import operations, size
-from ltx2c.engines.progress import OnProgress, Progress
+from ltx2c.progress import OnProgress, Progress
 
 
 @contextlib.contextmanager

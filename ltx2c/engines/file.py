@@ -17,7 +17,6 @@ from ltx2c import kernels
 from ltx2c.engines.blocks import BlockFuser, Fused, buffer_bytes, cut_into_blocks
 from ltx2c.engines.digests import Digests
 from ltx2c.engines.pipeline import BLOCK_BYTES, BUFFERS, Stage, run_pipeline, split_threads
-from ltx2c.engines.progress import OnProgress, Progress
 from ltx2c.engines.report import FuseReport, adapter_reports
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.buffers import new_buffer
@@ -25,6 +24,7 @@ from ltx2c.files.destination import Destination, Staged
 from ltx2c.files.direct import OutputFile, write_small_file
 from ltx2c.files.layout import FileLayout, OutputLayout
 from ltx2c.plan import Plan
+from ltx2c.progress import OnProgress, Progress
 from ltx2c.threads import resolve_threads
 
 

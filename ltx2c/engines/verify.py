@@ -17,12 +17,12 @@ from ltx2c import kernels
 from ltx2c.engines.blocks import Block, BlockFuser, Piece, buffer_bytes, cut, gather, macs, read_block, row_bytes
 from ltx2c.engines.compare import Comparison, KeyDifference, compare, likely_cause
 from ltx2c.engines.pipeline import BLOCK_BYTES, BUFFERS, Stage, run_pipeline, split_threads
-from ltx2c.engines.progress import OnProgress, Progress
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint, StoredTensor
 from ltx2c.files.buffers import new_buffer
 from ltx2c.fusion import Job
 from ltx2c.plan import Plan
+from ltx2c.progress import OnProgress, Progress
 from ltx2c.threads import resolve_threads
 
 # Sampled rows are taken in runs of this many, which kernels and disks like better than single rows.

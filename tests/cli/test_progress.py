@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ltx2c.cli.progress import _rates
-from ltx2c.engines.progress import Progress
+from ltx2c.progress import Progress
 
 E2E = Path(__file__).parents[1] / "data" / "e2e"
 

@@ -19,9 +19,9 @@ from ltx2c import cli
 from ltx2c.dtypes import DTYPES
 from ltx2c.engines import blocks
 from ltx2c.engines import file as engine
-from ltx2c.engines.progress import Progress
 from ltx2c.errors import RefusedError
 from ltx2c.files import Checkpoint, TensorFile
+from ltx2c.progress import Progress
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
