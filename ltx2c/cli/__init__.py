@@ -9,7 +9,8 @@ code  meaning
 0     done
 1     a bug: the traceback is shown
 2     wrong usage, or an input that was refused; one line on stderr says why
-3     the system failed: disk, permission, a vanished file; no result was left behind
+3     the system failed: disk, permission, a vanished file; no result was left behind, but where stderr says that
+      only stdout could not be written: then the command has done its work, and what it wrote stands
 130   interrupted (Ctrl-C)
 143   terminated (SIGTERM)
 ====  ================================================================================
@@ -40,8 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _terminable():
             return _run_reporting(arguments)
     except BrokenPipeError:  # whoever was reading has left: there is nobody to tell
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         return 3
+    finally:
+        _settle_stdout()
 
 
 class Terminated(BaseException):
@@ -68,20 +71,40 @@ def _run_reporting(arguments: list[str]) -> int:
 def _run(arguments: list[str]) -> int:
     try:
         command, args = parse(arguments)
-        result: Result = command.run(args)
+    finally:
+        sys.stdout.flush()  # a help text: here, where a reader that has left is still handled
+    result: Result = command.run(args)
+    try:
         if args.json:
             print(json.dumps(result.json))
         elif not args.quiet:
             print(result.text)
-        return result.exit_code
-    finally:
-        sys.stdout.flush()  # here, where a reader that has left is still handled
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        done = "the command has done its work, and what it wrote stands"
+        return _fail(3, "io-failed", f"stdout: {_describe(error)}; {done}", arguments)
+    return result.exit_code
+
+
+def _settle_stdout() -> None:
+    """Write what is left to write. What cannot be is dropped, or the interpreter would try, and fail, as it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_stdout()
+
+
+def _drop_stdout() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(exit_code: int, code: str, message: str, arguments: Sequence[str]) -> int:
     print(f"ltx2c: error: {message}", file=sys.stderr)
     if "--json" in arguments:
-        print(json.dumps({"error": {"code": code, "message": message}}))
+        with contextlib.suppress(OSError):  # the reason to exit is the first error, and stderr has told it
+            print(json.dumps({"error": {"code": code, "message": message}}), flush=True)
     return exit_code
 
 

@@ -227,3 +227,28 @@ def test_options_shared_by_commands_reach_them(command: Callable[..., None]) -> 
     command(lambda: Result({}, "ran"))
     _, args = commands.parse(["try", "--threads", "-2", "--unmatched", "warn"])
     assert (args.threads, args.unmatched, args.lora, args.json, args.quiet) == (-2, "warn", [], False, False)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_full_stdout_does_not_hide_that_the_result_stands(form: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with Path("/dev/full").open("w") as full:
+        words = ["synth", str(out), "--blocks", "1", "--rank", "1", *(["--json"] if form == "json" else [])]
+        process = subprocess.run(
+            [sys.executable, "-m", "ltx2c", *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert process.returncode == 3 and len(list(out.iterdir())) == 2
+    assert "stdout: No space left on device" in process.stderr and "stands" in process.stderr
+    assert "Exception" not in process.stderr
+
+
+def test_a_full_stdout_leaves_an_error_its_exit_code() -> None:
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.run(
+            [sys.executable, "-m", "ltx2c", "info", "--json", "--nonsense"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert process.returncode == 2 and "Exception" not in process.stderr and "stands" not in process.stderr
