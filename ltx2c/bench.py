@@ -22,6 +22,7 @@ from ltx2c import inventory, kernels
 from ltx2c.fusion import Job, fuse_jobs
 from ltx2c.kernels import fuse
 from ltx2c.progress import OnProgress, Progress
+from ltx2c.rates import timed
 from ltx2c.threads import resolve_threads
 
 Array = npt.NDArray[Any]
@@ -125,20 +126,14 @@ def _torch(threads: int) -> Any:
 
 def _peak(kernel: str, threads: int) -> float:
     macs = fuse.peak(kernel, threads)
-    return 2 * macs / 1e9 / statistics.median(_timed(lambda: fuse.peak(kernel, threads)) for _ in range(3))
+    return 2 * macs / 1e9 / statistics.median(timed(lambda: fuse.peak(kernel, threads)) for _ in range(3))
 
 
 def _bandwidth(threads: int) -> float:
     values = np.zeros(_BANDWIDTH_BYTES // 8, np.uint64)
     fuse.touch(values, threads)
-    took = statistics.median(_timed(lambda: fuse.touch(values, threads)) for _ in range(_LEAST_RUNS))
+    took = statistics.median(timed(lambda: fuse.touch(values, threads)) for _ in range(_LEAST_RUNS))
     return 2 * values.nbytes / 1e9 / took
-
-
-def _timed(run: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    run()
-    return time.perf_counter() - began
 
 
 # ---- Single weights ----------------------------------------------------------------------------------------------
@@ -181,9 +176,9 @@ def _alternate(runs: dict[str, Callable[[], object]], seconds: float) -> dict[st
     while time.perf_counter() - began < seconds or len(took["ours"]) < _LEAST_RUNS:
         for name, run in runs.items():
             # Small weights come in series: one alone would be measured with the other side's threads still spinning.
-            series = [_timed(run)]
+            series = [timed(run)]
             while name != "peak" and sum(series) < 0.02:
-                series.append(_timed(run))
+                series.append(timed(run))
             took[name] += series[len(series) // 4 :]
     return {name: statistics.median(series) for name, series in took.items()}
 
@@ -193,8 +188,8 @@ def _alternate(runs: dict[str, Callable[[], object]], seconds: float) -> dict[st
 
 def _model_row(blocks: int, kernel: str, threads: int, progress: OnProgress | None) -> Row:
     jobs = list(_model_jobs(blocks))
-    operations = 2e-9 * sum(_macs(job) for job in jobs)
-    took = _timed(lambda: fuse_jobs(_watched(jobs, progress), threads=threads))
+    operations = 2e-9 * sum(job.macs for job in jobs)
+    took = timed(lambda: fuse_jobs(_watched(jobs, progress), threads=threads))
     gflops = operations / took
     gbps = 2e-9 * sum(job.weight.nbytes for job in jobs) / took
     name = f"{len(jobs)} modules of LTX-2.5"
@@ -219,19 +214,15 @@ def _model_jobs(blocks: int) -> Iterator[Job]:
         yield Job(weight, [(factors[a.shape], factors[b.shape], next(signs))], weight)
 
 
-def _macs(job: Job) -> int:
-    return sum(job.weight.size * a.shape[0] for a, _, _ in job.terms)
-
-
 def _watched(jobs: Iterable[Job], progress: OnProgress | None) -> Iterator[Job]:
     """The jobs, one by one as they are asked for, with word of how far it has come."""
     jobs = list(jobs)
-    total_bytes, total_macs = sum(job.weight.nbytes for job in jobs), sum(_macs(job) for job in jobs)
+    total_bytes, total_macs = sum(job.weight.nbytes for job in jobs), sum(job.macs for job in jobs)
     nbytes = macs = 0
     for job in jobs:
         if progress:
             progress(Progress(nbytes, total_bytes, macs, total_macs))
         yield job
-        nbytes, macs = nbytes + job.weight.nbytes, macs + _macs(job)
+        nbytes, macs = nbytes + job.weight.nbytes, macs + job.macs
     if progress:
         progress(Progress(nbytes, total_bytes, macs, total_macs))

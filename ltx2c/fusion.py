@@ -28,6 +28,11 @@ class Job(NamedTuple):
     terms: Sequence[Term]
     out: Array
 
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of its products."""
+        return sum(self.weight.size * a.shape[0] for a, _, _ in self.terms)
+
 
 def fuse_tensor(
     weight: Any, terms: Sequence[tuple[Any, Any, float]], *, out: Any = None, threads: int | None = None
@@ -97,7 +102,7 @@ def _batches(jobs: Iterable[Job]) -> Iterable[list[Job]]:
     macs = 0
     for job in jobs:
         batch.append(job)
-        macs += job.weight.size * sum(a.shape[0] for a, _, _ in job.terms)
+        macs += job.macs
         if macs >= _BATCH_MACS:
             yield batch
             batch, macs = [], 0

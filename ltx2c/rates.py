@@ -42,10 +42,11 @@ def _measured(threads: int) -> Rates:
 
 
 def _best(run: Callable[[], object]) -> float:
-    return min(_timed(run) for _ in range(_REPEATS))
+    return min(timed(run) for _ in range(_REPEATS))
 
 
-def _timed(run: Callable[[], object]) -> float:
+def timed(run: Callable[[], object]) -> float:
+    """Seconds that one call takes."""
     began = time.perf_counter()
     run()
     return time.perf_counter() - began

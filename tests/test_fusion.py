@@ -253,3 +253,10 @@ def test_jobs_may_share_what_nobody_writes():
     one, two = np.empty_like(weight), np.empty_like(weight)
     ltx2c.fuse_tensors([(weight, [(a, b, 1.0)], one), (weight, [(a, b, 1.0)], two)])
     assert np.array_equal(bits(one), bits(two))
+
+
+def test_a_job_counts_the_multiply_adds_of_all_its_terms():
+    weight = np.zeros((5, 7), np.float32)
+    terms = [(np.zeros((rank, 7), np.float32), np.zeros((5, rank), np.float32), 1.0) for rank in (2, 3)]
+    assert fusion.Job(weight, terms, weight).macs == 5 * 7 * (2 + 3)
+    assert fusion.Job(weight, [], weight).macs == 0
