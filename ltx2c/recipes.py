@@ -11,13 +11,16 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from ltx2c.errors import RefusedError, printable
 from ltx2c.strength import check_strength
 
 Given = str | os.PathLike[str] | tuple[str | os.PathLike[str], float]
 """An adapter as a caller gives it: its path, or its path and its strength."""
+
+# A pair's second is none of these: two of them are two adapters.
+_ADAPTER = (str, os.PathLike, tuple)
 
 # The roles an adapter can have, as the command line's options call them.
 USER, DISTILLED, DETAILING = "lora", "distilled-lora", "detailing-lora"
@@ -121,9 +124,9 @@ class Recipe:
         cls,
         name: str,
         *,
-        loras: Given | list[Given] | None = None,
-        distilled_lora: Given | list[Given] | None = None,
-        detailing_lora: Given | list[Given] | None = None,
+        loras: Given | Sequence[Given] | None = None,
+        distilled_lora: Given | Sequence[Given] | None = None,
+        detailing_lora: Given | Sequence[Given] | None = None,
         distilled_strengths: Sequence[float] | None = None,
     ) -> Recipe:
         """Bind adapters to the roles of a pipeline.
@@ -131,14 +134,14 @@ class Recipe:
         Args:
             name: a pipeline by upstream's name or an alias.
             loras: the user's adapters, also the IC or HDR adapter of the pipelines that take one: a path or
-                ``(path, strength)``, or a list of such. The strength is 1.0 unless given.
+                ``(path, strength)``, or a sequence of such. The strength is 1.0 unless given.
             distilled_lora: the distilled adapter, likewise.
             detailing_lora: the detailing adapter, likewise.
             distilled_strengths: the distilled adapter's strength in each phase, for a pipeline that sets it by phase.
 
         Raises:
             RefusedError: unknown name, a role that lacks adapters or has too many, a strength that is no number or
-                may not be chosen.
+                may not be chosen, something that is neither a path nor a path with its strength.
         """
         canonical = _canonical(name)
         given = {
@@ -189,16 +192,29 @@ def _canonical(name: str) -> str:
     return _BY_NAME[name]
 
 
-def _adapters(given: Given | list[Given] | None) -> list[_Adapter]:
+def _adapters(given: Given | Sequence[Given] | None) -> list[_Adapter]:
     if given is None:
         return []
-    return [_adapter(one) for one in given] if isinstance(given, list) else [_adapter(given)]
+    if isinstance(given, (str, os.PathLike)) or not isinstance(given, Sequence):
+        return [_adapter(given)]
+    if _is_pair(given) and not isinstance(given[1], _ADAPTER):
+        return [_adapter(given)]
+    return [_adapter(one) for one in given]
 
 
-def _adapter(given: Given) -> _Adapter:
-    path, strength = given if isinstance(given, tuple) else (given, None)
-    path = Path(path)
-    return _Adapter(path, 1.0 if strength is None else check_strength(strength, path), strength is not None)
+def _adapter(given: object) -> _Adapter:
+    if isinstance(given, (str, os.PathLike)):
+        return _Adapter(Path(given), 1.0, False)
+    if _is_pair(given):
+        path = Path(given[0])
+        return _Adapter(path, check_strength(given[1], path), True)
+    raise RefusedError(
+        f"an adapter is a path or (path, strength), not {printable(repr(given))}", code="bad-adapter-argument"
+    )
+
+
+def _is_pair(given: object) -> TypeGuard[tuple[str | os.PathLike[str], Any]]:
+    return isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], (str, os.PathLike))
 
 
 def _check_arity(name: str, pipeline: Pipeline, given: dict[str, list[_Adapter]]) -> None:

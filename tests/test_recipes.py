@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from refusals import refused
@@ -167,3 +170,29 @@ def test_unknown_phase(phase: object) -> None:
 def test_phases_by_index_and_name() -> None:
     recipe = Recipe.named("distilled")
     assert [recipe.index(phase) for phase in (0, 1, "phase0", "phase1")] == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "loras",
+    [
+        (("u", 0.5), ("v", 1.0)),
+        (("u", 0.5), "v"),
+        [("u", 0.5), Path("v")],
+        deque([("u", 0.5), "v"]),
+    ],
+)
+def test_any_sequence_of_adapters(loras: Sequence[Any]) -> None:
+    assert states(Recipe.named("retake", loras=loras)) == [U]
+
+
+@pytest.mark.parametrize("loras", [("u", "v"), ["u", "v"], (Path("u"), ("v", 1))])
+def test_two_paths_are_two_adapters(loras: Sequence[Any]) -> None:
+    assert states(Recipe.named("retake", loras=loras)) == [[("u", 1.0), ("v", 1.0)]]
+
+
+@pytest.mark.parametrize(
+    "loras", [7, ["u", 0.5], [("u",)], (("u", 0.5, 1),), ("u", 0.5, 1), [None], b"u", [b"u"], {"u": 1}]
+)
+def test_what_is_no_adapter_is_refused(loras: Any) -> None:
+    with refused("bad-adapter-argument", "an adapter is a path or (path, strength), not "):
+        Recipe.named("retake", loras=loras)
