@@ -24,6 +24,10 @@ KERNELS = Path("ltx2c", "kernels")
 # a -ffast-math there loses.
 COMPILE = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-fast-math"]
 
+# The linker gets CFLAGS too: of -ffast-math or -Ofast there, GCC makes code that flushes denormals in the whole process
+# from the import on.
+LINK = ["-O3", "-fno-fast-math"]
+
 OPENMP = """
 #include <omp.h>
 int main(void) {
@@ -46,6 +50,7 @@ class BuildKernels(build_ext):
     def build_extensions(self) -> None:
         for extension in self.extensions:
             extension.extra_compile_args += COMPILE
+            extension.extra_link_args += LINK
             for name in re.findall(r'#include "(\w+)\.h"', (KERNELS / "kernels.def").read_text()):
                 if not self._builds(f'#include "{name}.h"\nint main(void) {{ return 0; }}\n', COMPILE):
                     warnings.warn(f"this compiler cannot build the {name} kernel: left out", stacklevel=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import shlex
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -39,15 +40,26 @@ def test_fast_math_is_refused(tmp_path, header):
     assert made.returncode != 0 and b"fast-math" in made.stderr
 
 
+# setuptools puts CFLAGS in front of setup.py's own flags, in the compiler's command and in the linker's.
 def test_the_build_overrides_fast_math(tmp_path):
-    # setuptools puts CFLAGS in front of these.
-    setup = ast.parse((Path(__file__).parents[2] / "setup.py").read_text())
-    flags = next(
-        ast.literal_eval(node.value)
-        for node in setup.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "COMPILE"
-    )
-    assert _compile(tmp_path, "driver.h", "-ffast-math", *flags).returncode == 0
+    assert _compile(tmp_path, "driver.h", "-Ofast", "-ffast-math", *_setup_flags("COMPILE")).returncode == 0
+
+
+def test_the_build_links_nothing_that_flushes_denormals(tmp_path):
+    source, library = tmp_path / "empty.c", tmp_path / "empty.so"
+    source.write_text("int nothing;\n")
+    flags = ["-shared", "-fPIC", "-Ofast", "-ffast-math", source, "-o", library, *_setup_flags("LINK")]
+    subprocess.run([*COMPILER, *flags], check=True)
+    halve = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); print(float(sys.argv[2]) / 2)"
+    made = subprocess.run([sys.executable, "-c", halve, library, "4e-320"], capture_output=True, text=True, check=True)
+    assert float(made.stdout) == 2e-320
+
+
+def _setup_flags(name):
+    """A list of flags that setup.py assigns; importing it would build."""
+    body = ast.parse((Path(__file__).parents[2] / "setup.py").read_text()).body
+    assigned = (node for node in body if isinstance(node, ast.Assign))
+    return next(ast.literal_eval(node.value) for node in assigned if ast.unparse(node.targets[0]) == name)
 
 
 def _compile(folder, header, *flags):
