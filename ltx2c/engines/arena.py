@@ -1,39 +1,23 @@
-"""Anonymous memory in huge pages whose addresses never change, and the switch of two equal parts of it."""
+"""The switch of two equal parts of memory whose addresses never change."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import mmap
 import os
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Bytes = npt.NDArray[np.uint8]
+from ltx2c.files.buffers import allocate
 
-HUGE_PAGE = 2 << 20
+Bytes = npt.NDArray[np.uint8]
 
 _COPY_CHUNK = 4 << 20
 
 # <linux/mman.h>
 _MREMAP_MAYMOVE, _MREMAP_FIXED, _MREMAP_DONTUNMAP = 1, 2, 4
 _MAP_FAILED = ctypes.c_void_p(-1).value
-
-
-def allocate(size: int) -> Bytes:
-    """``size`` bytes of zeros that begin on a huge page. Untouched pages take no memory; the last view frees it all.
-
-    Raises:
-        OSError: the system has not that much address space.
-    """
-    mapping = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel without huge pages: only slower
-        mapping.madvise(mmap.MADV_HUGEPAGE)
-    whole = np.frombuffer(mapping, np.uint8)
-    start = -whole.ctypes.data % HUGE_PAGE
-    return whole[start : start + size]
 
 
 def switch(one: Bytes, other: Bytes) -> None:

@@ -9,6 +9,7 @@ from ltx2c.engines import arena
 from ltx2c.engines.arena import Bytes
 from ltx2c.engines.slot import Slot, is_widened, slot_bytes
 from ltx2c.files import Checkpoint, StoredTensor
+from ltx2c.files.buffers import allocate
 from ltx2c.plan.bind import REGION_ALIGN, TENSOR_ALIGN, aligned
 
 # What any dtype is aligned to.
@@ -31,7 +32,7 @@ class ResidentMemory:
         front, front_bytes = _places(base, doubled, widen)
         rest, rest_bytes = _places(base, [key for key in base.tensors if key not in twice], widen)
         region = aligned(front_bytes, REGION_ALIGN)
-        live, spare = arena.allocate(region + rest_bytes), arena.allocate(region)
+        live, spare = allocate(region + rest_bytes), allocate(region)
         self._halves = live[:region], spare
         self.live = {**_slots(front, live), **_slots(rest, live[region:])}
         self.spare = _slots(front, spare)

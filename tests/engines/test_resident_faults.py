@@ -24,6 +24,7 @@ from ltx2c.engines import arena, fill, residency
 from ltx2c.engines import resident as resident_module
 from ltx2c.errors import RefusedError
 from ltx2c.files import TensorFile
+from ltx2c.files.buffers import HUGE_PAGE, allocate
 
 BUDGET = 1 << 30
 
@@ -358,8 +359,8 @@ class TestInputsThatChangeDuringABind:
 
 class TestSwitch:
     def test_exchanges_contents_and_keeps_addresses(self) -> None:
-        size = arena.HUGE_PAGE
-        memory, spare = arena.allocate(3 * size), arena.allocate(size)
+        size = HUGE_PAGE
+        memory, spare = allocate(3 * size), allocate(size)
         memory[:], spare[:] = 1, 2
         arena.switch(memory[:size], spare)
         assert (memory[:size] == 2).all() and (memory[size:] == 1).all() and (spare == 1).all()
@@ -368,8 +369,8 @@ class TestSwitch:
     def test_that_the_kernel_refuses_leaves_contents_exchanged_or_untouched(
         self, monkeypatch: pytest.MonkeyPatch, at: int
     ) -> None:
-        size = 2 * arena.HUGE_PAGE
-        one, other = arena.allocate(size), arena.allocate(size)
+        size = 2 * HUGE_PAGE
+        one, other = allocate(size), allocate(size)
         one[:], other[:] = 1, 2
         move, calls = arena._move_pages, []
 
