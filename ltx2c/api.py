@@ -11,7 +11,7 @@ from ltx2c.adapters import Adapter
 from ltx2c.engines.digests import Digests
 from ltx2c.engines.file import write_fused
 from ltx2c.engines.outputs import lay_out
-from ltx2c.engines.report import FuseReport
+from ltx2c.engines.report import FuseOutline, FuseReport, outline
 from ltx2c.engines.verify import VerifyReport, verify_fused
 from ltx2c.files import Checkpoint
 from ltx2c.files.destination import Destination
@@ -71,6 +71,37 @@ def fuse_checkpoint(
             digests=digests,
             progress=progress,
         )
+
+
+def outline_fuse(
+    base: StrPath,
+    adapters: Sequence[tuple[StrPath, float]],
+    out: StrPath,
+    *,
+    threads: int | None = None,
+    unmatched: OnUnmatched = "error",
+    force: bool = False,
+    max_shard_bytes: int | None = None,
+    sha256: bool = False,
+    expect_sha256: Sequence[str] = (),
+) -> FuseOutline:
+    """Say what ``fuse_checkpoint`` would do, and write nothing. Weights are read only where digests are asked for.
+
+    Args:
+        base, adapters, out, threads, unmatched, force, max_shard_bytes, sha256, expect_sha256: as for
+            ``fuse_checkpoint``.
+
+    Raises:
+        OSError: as the system raised it.
+        RefusedError: as ``fuse_checkpoint``, but for what only fusing shows.
+    """
+    with opened_plan(base, adapters, unmatched=unmatched) as plan:
+        destination = check_output(plan, out, force=force, max_shard_bytes=max_shard_bytes).destination
+        digests = Digests(plan, expect_sha256) if sha256 or expect_sha256 else None
+        if digests is not None:
+            digests.of_adapters()
+            digests.finish_base()
+        return outline(plan, destination.path, threads, digests.report() if digests else {})
 
 
 def verify_checkpoint(

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
-from ltx2c import api, kernels
+from ltx2c import api
 from ltx2c.cli import options, progress
 from ltx2c.cli.result import Result
 from ltx2c.cli.text import count, first, operations, size
-from ltx2c.engines.report import AdapterReport, FuseReport, adapter_reports
+from ltx2c.engines.report import AdapterReport, FuseOutline, FuseReport
 from ltx2c.errors import printable
-from ltx2c.plan import Plan
-from ltx2c.threads import resolve_threads
 
 EXAMPLE = """
     ltx2c fuse ltx-2.5.safetensors --lora distilled.safetensors 0.8 --lora style.safetensors -o fused.safetensors
@@ -53,22 +50,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Result:
     """Fuse, or with ``--dry-run`` say what that would do."""
+    inputs = (args.base, args.lora, args.output)
+    given = {
+        "threads": args.threads,
+        "unmatched": args.unmatched,
+        "force": args.force,
+        "max_shard_bytes": args.max_shard_size,
+        "sha256": args.sha256,
+        "expect_sha256": args.expect_sha256,
+    }
     if args.dry_run:
-        return _dry_run(args)
+        planned = api.outline_fuse(*inputs, **given)
+        return Result(planned.as_json(), "\n".join(_outline_lines(planned)))
     with progress.bar("fuse", args) as report:
-        done = api.fuse_checkpoint(
-            args.base,
-            args.lora,
-            args.output,
-            threads=args.threads,
-            unmatched=args.unmatched,
-            force=args.force,
-            allow_nonfinite=args.allow_nonfinite,
-            max_shard_bytes=args.max_shard_size,
-            sha256=args.sha256,
-            expect_sha256=args.expect_sha256,
-            progress=report,
-        )
+        done = api.fuse_checkpoint(*inputs, **given, allow_nonfinite=args.allow_nonfinite, progress=report)
     return Result(done.as_json(), "\n".join(summary(done)))
 
 
@@ -79,43 +74,28 @@ def summary(report: FuseReport) -> list[str]:
         *_adapter_lines(report.adapters),
         *_unmatched_lines(report.unmatched),
         *(f"  inf or NaN: {count(number, 'value')} in {printable(key)}" for key, number in report.nonfinite.items()),
-        *(f"  note: {note}" for note in report.notes),
-        *(f"  sha256 {digest}  {printable(path)}" for path, digest in report.sha256.items()),
+        *_note_and_digest_lines(report),
         f"  {size(report.bytes_written)} in {report.seconds:.2f} s: {size(report.bytes_written / report.seconds)}/s, "
         f"{operations(2 * report.macs / report.seconds)}/s (kernel {report.kernel}, {count(report.threads, 'thread')})",
     ]
 
 
-def _dry_run(args: argparse.Namespace) -> Result:
-    with api.opened_plan(args.base, args.lora, unmatched=args.unmatched) as plan:
-        out = api.check_output(
-            plan, args.output, force=args.force, max_shard_bytes=args.max_shard_size
-        ).destination.path
-        facts = {
-            "out": str(out),
-            "tensors": len(plan.base.tensors),
-            "tensors_fused": len(plan.terms),
-            "adapters": [{**asdict(adapter), "path": str(adapter.path)} for adapter in adapter_reports(plan)],
-            "unmatched": [pair.key for pair in plan.unmatched],
-            "notes": list(plan.notes),
-            "bytes_read": plan.bytes_read,
-            "bytes_written": plan.bytes_written,
-            "macs": plan.macs,
-            "threads": resolve_threads(args.threads),
-            "kernel": kernels.selected(),
-        }
-        return Result(facts, "\n".join(_plan_lines(out, plan)))
-
-
-def _plan_lines(out: Path, plan: Plan) -> list[str]:
-    tensors, fused = len(plan.base.tensors), len(plan.terms)
+def _outline_lines(plan: FuseOutline) -> list[str]:
+    fused, kept = plan.tensors_fused, plan.tensors - plan.tensors_fused
     return [
-        f"{printable(out)}: {count(tensors, 'tensor')}, {fused:,} would be fused and {tensors - fused:,} kept",
-        *_adapter_lines(adapter_reports(plan)),
-        *_unmatched_lines([pair.key for pair in plan.unmatched]),
-        *(f"  note: {note}" for note in plan.notes),
+        f"{printable(plan.out)}: {count(plan.tensors, 'tensor')}, {fused:,} would be fused and {kept:,} kept",
+        *_adapter_lines(plan.adapters),
+        *_unmatched_lines(plan.unmatched),
+        *_note_and_digest_lines(plan),
         f"  {size(plan.bytes_read)} to read, {size(plan.bytes_written)} to write, {operations(2 * plan.macs)}",
         "nothing was written (--dry-run)",
+    ]
+
+
+def _note_and_digest_lines(report: FuseOutline) -> list[str]:
+    return [
+        *(f"  note: {note}" for note in report.notes),
+        *(f"  sha256 {digest}  {printable(path)}" for path, digest in report.sha256.items()),
     ]
 
 

@@ -59,6 +59,10 @@ class Digests:
         for file, digest in self._base.items():
             self._known(file, digest.finish())
 
+    def report(self) -> dict[str, str]:
+        """What is known so far, by path as text."""
+        return {str(path): digest for path, digest in self.by_path.items()}
+
     def _known(self, file: TensorFile, digest: str) -> str:
         expected = self._expected.get(file, digest)
         if digest != expected:

@@ -13,11 +13,10 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from ltx2c import kernels
 from ltx2c.engines.blocks import BlockFuser, Fused, buffer_bytes, cut_into_blocks
 from ltx2c.engines.digests import Digests
 from ltx2c.engines.pipeline import BLOCK_BYTES, BUFFERS, Stage, run_pipeline, split_threads
-from ltx2c.engines.report import FuseReport, adapter_reports
+from ltx2c.engines.report import FuseReport, outline
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.buffers import new_buffer
 from ltx2c.files.destination import Destination, Staged
@@ -25,7 +24,6 @@ from ltx2c.files.direct import OutputFile, write_small_file
 from ltx2c.files.layout import FileLayout, OutputLayout
 from ltx2c.plan import Plan
 from ltx2c.progress import OnProgress, Progress
-from ltx2c.threads import resolve_threads
 
 
 def write_fused(
@@ -53,10 +51,10 @@ def write_fused(
             ``threads``.
     """
     began = time.perf_counter()
-    count, kernel = resolve_threads(threads), kernels.selected()
+    known = outline(plan, destination.path, threads)
     with destination.stage() as staged:
         _check_unchanged(plan)
-        writer = _Writer(plan, count, allow_nonfinite, digests, progress)
+        writer = _Writer(plan, known.threads, allow_nonfinite, digests, progress)
         for file in layout.files:
             writer.write(
                 file, staged.file(file.name), destination.path / file.name if layout.is_folder else destination.path
@@ -67,21 +65,14 @@ def write_fused(
             digests.finish_base()
         _check_unchanged(plan)
         staged.publish()
+    found = {
+        "notes": (*known.notes, *_staged_notes(staged, destination)),
+        "sha256": digests.report() if digests else {},
+    }
     return FuseReport(
-        out=destination.path,
-        tensors=len(plan.base.tensors),
-        tensors_fused=len(plan.terms),
-        adapters=adapter_reports(plan),
-        unmatched=tuple(pair.key for pair in plan.unmatched),
-        notes=(*plan.notes, *_staged_notes(staged, destination)),
+        **vars(known) | found,
         nonfinite=dict(writer.nonfinite),
-        sha256={str(path): digest for path, digest in digests.by_path.items()} if digests else {},
-        bytes_read=plan.bytes_read,
-        bytes_written=plan.bytes_written,
-        macs=plan.macs,
         seconds=time.perf_counter() - began,
-        threads=count,
-        kernel=kernel,
     )
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from ltx2c import kernels
 from ltx2c.plan import Plan
+from ltx2c.threads import resolve_threads
 
 
 @dataclass(frozen=True)
@@ -20,21 +24,19 @@ class AdapterReport:
 
 
 @dataclass(frozen=True)
-class FuseReport:
-    """What was written, and what a user should know of it.
+class FuseOutline:
+    """What is known of a fuse before anything is written.
 
     Attributes:
-        out: the file or folder written.
-        tensors, tensors_fused: how many it holds, and how many of them an adapter touched.
+        out: the file or folder to write.
+        tensors, tensors_fused: how many it holds, and how many of them an adapter touches.
         adapters: in fusion order.
-        unmatched: keys of pairs that have no home in the base and were left out.
+        unmatched: keys of pairs that have no home in the base and are left out.
         notes: one line each.
-        nonfinite: weight key -> how many results are infinite or NaN where the base was finite.
-        sha256: path -> digest of inputs and outputs; empty where none were asked for.
+        sha256: path -> digest, as far as digests were asked for.
         bytes_read, bytes_written: tensor bytes.
         macs: multiply-adds.
-        seconds: from the first byte read to the result in place, durable.
-        threads, kernel: what computed.
+        threads, kernel: what computes.
     """
 
     out: Path
@@ -43,12 +45,10 @@ class FuseReport:
     adapters: tuple[AdapterReport, ...]
     unmatched: tuple[str, ...]
     notes: tuple[str, ...]
-    nonfinite: dict[str, int]
     sha256: dict[str, str]
     bytes_read: int
     bytes_written: int
     macs: int
-    seconds: float
     threads: int
     kernel: str
 
@@ -58,8 +58,44 @@ class FuseReport:
         return plain
 
 
-def adapter_reports(plan: Plan) -> tuple[AdapterReport, ...]:
-    """What a plan says of each adapter."""
+@dataclass(frozen=True)
+class FuseReport(FuseOutline):
+    """What was written, and what a user should know of it.
+
+    Attributes:
+        nonfinite: weight key -> how many results are infinite or NaN where the base was finite.
+        seconds: from the first byte read to the result in place, durable.
+    """
+
+    nonfinite: dict[str, int]
+    seconds: float
+
+
+def outline(
+    plan: Plan, out: Path, threads: int | None, sha256: Mapping[str, str] = MappingProxyType({})
+) -> FuseOutline:
+    """What a plan says of the fuse.
+
+    Raises:
+        RefusedError: ``threads``, or a forced kernel that does not run here.
+    """
+    return FuseOutline(
+        out=out,
+        tensors=len(plan.base.tensors),
+        tensors_fused=len(plan.terms),
+        adapters=_adapter_reports(plan),
+        unmatched=tuple(pair.key for pair in plan.unmatched),
+        notes=tuple(plan.notes),
+        sha256=dict(sha256),
+        bytes_read=plan.bytes_read,
+        bytes_written=plan.bytes_written,
+        macs=plan.macs,
+        threads=resolve_threads(threads),
+        kernel=kernels.selected(),
+    )
+
+
+def _adapter_reports(plan: Plan) -> tuple[AdapterReport, ...]:
     return tuple(
         AdapterReport(adapter.path, strength, len(adapter.pairs), fused)
         for (adapter, strength), fused in zip(plan.adapters, plan.pairs_fused, strict=True)

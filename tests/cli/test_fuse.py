@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import signal
 import subprocess
@@ -120,6 +121,33 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
     assert fuse_e2e(tmp_path / "out.safetensors", "--unmatched", "warn", "--dry-run") == 0
     assert "nothing was written" in capsys.readouterr().out
     assert fuse_e2e(tmp_path / "missing" / "out.safetensors", "--unmatched", "warn", "--dry-run") == 2
+
+
+def test_a_dry_run_and_the_fuse_itself_tell_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    facts = []
+    for more in (["--dry-run"], []):
+        assert fuse_e2e(tmp_path / "out.safetensors", "--unmatched", "warn", "--sha256", "--json", *more) == 0
+        facts.append(json.loads(capsys.readouterr().out))
+    planned, done = facts
+    assert done.keys() - planned.keys() == {"nonfinite", "seconds"}
+    done["sha256"].pop(str(tmp_path / "out.safetensors"))
+    assert planned == {key: done[key] for key in planned}
+    assert len(planned["sha256"]) == 4
+
+
+@pytest.mark.parametrize("wrong", range(4))
+def test_a_dry_run_refuses_an_input_that_is_not_the_expected_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: int
+) -> None:
+    paths = [E2E / "base.safetensors", *(E2E / f"adapter{number}.safetensors" for number in range(3))]
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+    options = ["--unmatched", "warn", "--dry-run"]
+    expected = [argument for digest in digests for argument in ("--expect-sha256", digest)]
+    assert fuse_e2e(tmp_path / "out.safetensors", *options, *expected) == 0
+    expected[2 * wrong + 1] = "0" * 64
+    assert fuse_e2e(tmp_path / "out.safetensors", *options, *expected) == 2
+    assert f"{paths[wrong].name}: its sha256 is {digests[wrong]}" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_all_strengths_zero_gives_the_base(tmp_path: Path) -> None:

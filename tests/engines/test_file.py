@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from refusals import refused
 
 import ltx2c
-from ltx2c import cli
+from ltx2c import cli, kernels
 from ltx2c.dtypes import DTYPES
 from ltx2c.engines import blocks
 from ltx2c.engines import file as engine
@@ -341,6 +341,6 @@ def test_a_kernel_that_is_not_there_is_refused_before_anything_is_written(
         raise RefusedError("no such kernel", code="unknown-kernel")
 
     base, adapters, _ = small_model(tmp_path)
-    monkeypatch.setattr(engine.kernels, "selected", unknown)
+    monkeypatch.setattr(kernels, "selected", unknown)
     with refused("unknown-kernel"):
         ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out")
