@@ -76,19 +76,14 @@ class Destination:
             self._refuse(f"its folder {printable(self.path.parent)} does not exist", "output-folder-missing")
 
     def _check_inputs(self, inputs: Iterable[Path]) -> None:
-        if not self.path.exists():
-            return
         for source in inputs:
-            if self.path.samefile(source):
+            if _same(self.path, source):
                 self._refuse(f"it is the input {printable(source)}", "output-is-input")
-            if self.folder and self._holds(source):
+            if self.folder and _holds(self.path, source):
                 self._refuse(f"it holds the input {printable(source)}", "output-is-input")
-
-    def _holds(self, source: Path) -> bool:
-        """Whether replacing the folder would take ``source`` away: the name it is read by, or what that leads to."""
-        return any(
-            self.path.samefile(parent) for way in (source.absolute(), source.resolve()) for parent in way.parents
-        )
+            if _same(self.part, source) or _holds(self.part, source):  # emptied, whether it is a file or a folder
+                problem = f"its temporary name {printable(self.part.name)} would take the input {printable(source)}"
+                self._refuse(problem, "output-is-input")
 
     def _check_name(self) -> None:
         if self.folder and self.path.name.endswith(".safetensors"):
@@ -258,6 +253,18 @@ class Staged:
                 _remove(self._destination.part)
         finally:
             os.close(self._lock)
+
+
+def _same(place: Path, source: Path) -> bool:
+    try:
+        return place.samefile(source)
+    except FileNotFoundError:  # nothing stands there
+        return False
+
+
+def _holds(folder: Path, source: Path) -> bool:
+    """Whether emptying ``folder`` would take ``source`` away: the name it is read by, or what that leads to."""
+    return any(_same(folder, parent) for way in (source.absolute(), source.resolve()) for parent in way.parents)
 
 
 def _disk_bytes(path: Path) -> int:

@@ -64,6 +64,24 @@ def test_the_output_may_not_be_an_input_by_any_name(tmp_path: Path) -> None:
             check(out, inputs=[source], force=True)
 
 
+@pytest.mark.parametrize("folder", [False, True])
+@pytest.mark.parametrize("how", ["file", "hard link", "in a folder", "link into a folder"])
+def test_an_input_may_not_bear_the_outputs_temporary_name(tmp_path: Path, how: str, folder: bool) -> None:
+    part = tmp_path / f".out{module.PART_SUFFIX}"
+    if "folder" in how:
+        part.mkdir()
+    held = part / "in.safetensors" if "folder" in how else part
+    held.write_bytes(b"1")
+    source = tmp_path / "in.safetensors" if "link" in how else held
+    if how == "hard link":
+        source.hardlink_to(held)
+    elif "link" in how:
+        source.symlink_to(held)
+    with refused("output-is-input", part.name, source.name):
+        check(tmp_path / "out", inputs=[source], folder=folder)
+    assert held.read_bytes() == b"1"
+
+
 def test_what_stands_there_is_kept_unless_forced(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.write_bytes(b"old")
