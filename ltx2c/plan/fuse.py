@@ -20,7 +20,7 @@ from ltx2c.plan.checks import (
     rounding_notes,
     version_notes,
 )
-from ltx2c.plan.match import Matches, OnUnmatched, UnmatchedKey, match_pairs
+from ltx2c.plan.match import Matches, OnUnmatched, UnmatchedKey, check_on_unmatched, match_pairs
 from ltx2c.strength import check_strength
 
 
@@ -88,6 +88,7 @@ def plan_fuse(
     Raises:
         RefusedError: whatever stands against the fuse, naming files, keys and both values.
     """
+    check_on_unmatched(unmatched)
     state = tuple((adapter, check_strength(strength, adapter.path)) for adapter, strength in state)
     adapters = [adapter for adapter, _ in state]
     check_base(checkpoint)

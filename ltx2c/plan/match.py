@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, NoReturn
+from typing import Literal, NamedTuple, NoReturn, get_args
 
 from ltx2c.adapters import Adapter, Pair
 from ltx2c.adapters import keys as adapter_keys
@@ -15,6 +15,14 @@ from ltx2c.plan.nearest import nearest_name
 from ltx2c.rules import rule_for
 
 OnUnmatched = Literal["error", "warn"]
+
+
+def check_on_unmatched(given: str) -> None:
+    """Refuse anything but the two choices: taken for the other one, a misspelt ``"error"`` would drop pairs."""
+    if given not in get_args(OnUnmatched):
+        raise RefusedError(
+            f"unmatched is one of {', '.join(get_args(OnUnmatched))}, not {printable(given)}", code="bad-unmatched"
+        )
 
 
 @dataclass(frozen=True)

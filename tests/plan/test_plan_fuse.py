@@ -128,6 +128,11 @@ class TestUnmatched:
         assert (left_out.adapter, left_out.key) == (one.path, "diffusion_model.blocks.0.to_qq.lora_A.weight")
         assert plan.pairs_fused == (1,)
 
+    @pytest.mark.parametrize("unmatched", ["Error", "ignore", "", None, True, ["warn"]])
+    def test_there_is_no_third_way(self, base: Checkpoint, adapter: Make, unmatched: object) -> None:
+        with refused("bad-unmatched", f"error, warn, not {unmatched}"):
+            plan_fuse(base, [(adapter("a", "blocks.0.to_q", "nowhere"), 1.0)], unmatched=unmatched)
+
     def test_a_key_of_a_kind_that_is_not_read_is_no_different(self, base: Checkpoint, adapter: Make) -> None:
         key = "lora_te_text.lora_down.weight"
         one = adapter("one", "blocks.0.to_k", **{key: weight(4)})
