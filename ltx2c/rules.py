@@ -18,25 +18,21 @@ class FuseRule:
     """How the delta enters one stored dtype.
 
     Attributes:
-        name: what upstream calls the rule.
-        dtype: the weight's dtype by safetensors' name, before and after.
         through: the dtype that the sum of weight and delta is rounded to before it is stored.
     """
 
-    name: str
-    dtype: str
     through: str
 
 
-# Upstream rounds the sum to bf16 whatever the weight is stored as.
-RULES: dict[str, FuseRule] = {dtype: FuseRule("bf16", dtype, through="BF16") for dtype in ("BF16", "F32", "F16")}
+# By safetensors' name of the dtype. Upstream rounds the sum to bf16 whatever the weight is stored as.
+RULES: dict[str, FuseRule] = {dtype: FuseRule(through="BF16") for dtype in ("BF16", "F32", "F16")}
 
 # A tensor of such a name beside ``<module>.weight`` means that the stored numbers are codes, to be scaled before use.
 SCALE_SIBLINGS = (".weight_scale", ".weight_scale_inv", ".weight_scale_2", ".scale_weight")
 
 
-def rule_for(weight: StoredTensor, base: Container[str]) -> FuseRule:
-    """The rule for one weight of ``base``.
+def check_rule(weight: StoredTensor, base: Container[str]) -> None:
+    """Make sure that there is a rule for one weight of ``base``.
 
     Raises:
         RefusedError: no rule for its dtype, or it is stored with a scale beside it.
@@ -50,4 +46,3 @@ def rule_for(weight: StoredTensor, base: Container[str]) -> FuseRule:
             f"no rule to fuse that; ltx2c fuses {', '.join(RULES)}",
             code="no-fuse-rule",
         )
-    return RULES[weight.dtype]

@@ -12,7 +12,7 @@ from ltx2c.adapters import keys as adapter_keys
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint
 from ltx2c.plan.nearest import nearest_name
-from ltx2c.rules import rule_for
+from ltx2c.rules import check_rule
 
 OnUnmatched = Literal["error", "warn"]
 
@@ -121,4 +121,4 @@ def _check_fits(base: Checkpoint, key: str, pair: Pair) -> None:
             f"{list(pair.delta_shape)}, the weight {printable(key)} in {printable(base.path)} is {list(weight.shape)}",
             code="shape-mismatch",
         )
-    rule_for(weight, base.tensors)
+    check_rule(weight, base.tensors)
