@@ -111,11 +111,9 @@ def plan_render(
     with ExitStack() as files:
         checkpoint = base if isinstance(base, Checkpoint) else files.enter_context(Checkpoint.open(base))
         adapters = {path: files.enter_context(Adapter.open(path)) for path in recipe.paths}
-        plans = plan_phases(checkpoint, recipe, adapters, unmatched=unmatched)
-    phases = [(phase.name, plan.terms) for phase, plan in zip(recipe.phases, plans, strict=True)]
-    doubled = choose_doubled(
-        checkpoint, [state for _, state in phases], memory_budget, lambda key: checkpoint.tensors[key].nbytes
-    )
+        planned = plan_phases(checkpoint, recipe, adapters, unmatched=unmatched)
+    phases = [(phase.name, state) for phase, state in zip(recipe.phases, planned.states, strict=True)]
+    doubled = choose_doubled(checkpoint, planned.states, memory_budget, lambda key: checkpoint.tensors[key].nbytes)
     rates = rates or measure_rates()
     steps = tuple(render_steps(checkpoint, phases, renders, terminal, doubled))
     second_copy = None
@@ -131,8 +129,8 @@ def plan_render(
         naive=tuple(naive_steps(checkpoint, phases, renders)),
         rates=rates,
         second_copy=second_copy,
-        unmatched=tuple(dict.fromkeys(pair for plan in plans for pair in plan.unmatched)),
-        notes=tuple(dict.fromkeys(note for plan in plans for note in plan.notes)) + recipe.notes,
+        unmatched=planned.unmatched,
+        notes=planned.notes,
     )
 
 

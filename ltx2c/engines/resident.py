@@ -126,18 +126,16 @@ class ResidentCheckpoint:
         with ExitStack() as files:
             checkpoint = base if isinstance(base, Checkpoint) else files.enter_context(Checkpoint.open(base))
             adapters = {path: files.enter_context(Adapter.open(path)) for path in recipe.paths}
-            plans = plan_phases(checkpoint, recipe, adapters, unmatched=unmatched)
-            self.notes = tuple(dict.fromkeys(note for plan in plans for note in plan.notes)) + recipe.notes
-            self.unmatched = tuple(dict.fromkeys(pair for plan in plans for pair in plan.unmatched))
+            planned = plan_phases(checkpoint, recipe, adapters, unmatched=unmatched)
+            self.notes, self.unmatched = planned.notes, planned.unmatched
             inputs = [*checkpoint.files, *(file for one in adapters.values() for file in one.checkpoint.files)]
             self._targets = {
-                phase.name: _Target(phase.name, phase.state, plan.terms)
-                for phase, plan in zip(recipe.phases, plans, strict=True)
+                phase.name: _Target(phase.name, phase.state, state)
+                for phase, state in zip(recipe.phases, planned.states, strict=True)
             }
             widened = widen is not None
-            states = [plan.terms for plan in plans]
             self.doubled = choose_doubled(
-                checkpoint, states, memory_budget, lambda key: slot_bytes(checkpoint.tensors[key], widened)
+                checkpoint, planned.states, memory_budget, lambda key: slot_bytes(checkpoint.tensors[key], widened)
             )
             memory = ResidentMemory(checkpoint, self.doubled, widened)
             read_pair = functools.cache(Pair.read) if keep_adapters else Pair.read
