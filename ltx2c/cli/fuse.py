@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from ltx2c import api
 from ltx2c.cli import options, progress
 from ltx2c.cli.result import Result
-from ltx2c.cli.text import count, first, operations, size
+from ltx2c.cli.text import count, operations, size, unmatched
 from ltx2c.engines.report import AdapterReport, FuseOutline, FuseReport
 from ltx2c.errors import printable
 
@@ -72,7 +72,7 @@ def summary(report: FuseReport) -> list[str]:
     return [
         f"{printable(report.out)}: {count(report.tensors, 'tensor')}, {report.tensors_fused:,} of them fused",
         *_adapter_lines(report.adapters),
-        *_unmatched_lines(report.unmatched),
+        *unmatched(report.unmatched),
         *(f"  inf or NaN: {count(number, 'value')} in {printable(key)}" for key, number in report.nonfinite.items()),
         *_note_and_digest_lines(report),
         f"  {size(report.bytes_written)} in {report.seconds:.2f} s: {size(report.bytes_written / report.seconds)}/s, "
@@ -85,7 +85,7 @@ def _outline_lines(plan: FuseOutline) -> list[str]:
     return [
         f"{printable(plan.out)}: {count(plan.tensors, 'tensor')}, {fused:,} would be fused and {kept:,} kept",
         *_adapter_lines(plan.adapters),
-        *_unmatched_lines(plan.unmatched),
+        *unmatched(plan.unmatched),
         *_note_and_digest_lines(plan),
         f"  {size(plan.bytes_read)} to read, {size(plan.bytes_written)} to write, {operations(2 * plan.macs)}",
         "nothing was written (--dry-run)",
@@ -104,7 +104,3 @@ def _adapter_lines(adapters: Iterable[AdapterReport]) -> list[str]:
         f"  {printable(one.path)} at {one.strength:g}: {one.pairs_fused:,} of {count(one.pairs, 'pair')} fused"
         for one in adapters
     ]
-
-
-def _unmatched_lines(keys: Sequence[str]) -> list[str]:
-    return first([f"  left out, no home in the base: {printable(key)}" for key in keys])

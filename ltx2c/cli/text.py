@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ltx2c.errors import printable
+
 # How many lines of a list a person is shown; --json has them all.
 _SHOWN = 12
 
@@ -12,6 +14,11 @@ def first(lines: Sequence[str]) -> list[str]:
     """The first dozen lines of a list, and how many more there are."""
     more = len(lines) - _SHOWN
     return [*lines[:_SHOWN], f"  and {more:,} more (--json has them all)"] if more > 0 else list(lines)
+
+
+def unmatched(keys: Sequence[str]) -> list[str]:
+    """Adapter keys that were left out, a line each."""
+    return first([f"  left out, no home in the base: {printable(key)}" for key in keys])
 
 
 def count(number: int, noun: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from ltx2c import api
 from ltx2c.cli import options, progress
 from ltx2c.cli.result import Result
-from ltx2c.cli.text import count, first, operations, size
+from ltx2c.cli.text import count, first, operations, size, unmatched
 from ltx2c.engines.compare import KeyDifference
 from ltx2c.engines.verify import VerifyReport
 from ltx2c.errors import printable
@@ -54,6 +54,8 @@ def _lines(report: VerifyReport) -> list[str]:
         f"{printable(report.fused)}: {verdict}",
         *first([f"  {line}" for line in report.structure]),
         *first([_difference(difference) for difference in report.differences]),
+        *unmatched(report.unmatched),
+        *(f"  note: {note}" for note in report.notes),
         f"  compared {what}{sampled} in {report.seconds:.2f} s: {size(report.bytes_compared / report.seconds)}/s, "
         f"{operations(2 * report.macs / report.seconds)}/s (kernel {report.kernel}, {count(report.threads, 'thread')})",
     ]

@@ -13,7 +13,8 @@ from ltx2c.dtypes import DTYPES
 from ltx2c.rules import RULES
 
 # Another tool that sums in another order differs in about one element in 300,000 of trained weights, by one step.
-_ROUNDING_SHARE = 1e-3
+# Another base, adapter or strength changes nearly all elements of a tensor. Below this share of them it is neither.
+_FEW = 1e-3
 _CHUNK = 1 << 18
 
 
@@ -81,16 +82,16 @@ def likely_cause(structure: Sequence[str], differences: Iterable[KeyDifference])
     """What differences look like, in words for a person; empty where there are none."""
     differences = list(differences)
     if structure:
-        return "keys, dtypes or shapes differ: made from another base"
+        return "keys, dtypes or shapes differ"
     if not differences:
         return ""
+    few = all(difference.differing <= max(1, _FEW * difference.elements) for difference in differences)
+    if few and any(difference.one_step < difference.differing for difference in differences):
+        return "few elements differ, by more than a step: damaged?"
     if not all(difference.fused for difference in differences):
-        return "tensors that no adapter touches differ: made from another base"
-    if all(_like_rounding(difference) for difference in differences):
+        return (
+            "tensors that no adapter touches differ: made from another base, or with adapters that touch more weights"
+        )
+    if few:
         return "few elements differ, by one bfloat16 step: another tool's rounding of the same fuse"
-    return "many elements differ, or by more than a step: another adapter, strength or order of adapters"
-
-
-def _like_rounding(difference: KeyDifference) -> bool:
-    few = difference.differing <= max(1, _ROUNDING_SHARE * difference.elements)
-    return few and difference.one_step == difference.differing
+    return "many elements differ: another adapter, strength or order of adapters"

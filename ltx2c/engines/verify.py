@@ -40,6 +40,8 @@ class VerifyReport:
         structure: one line per key that is missing, surplus, or of another dtype or shape.
         differences: tensors of which bytes differ, in the base's order.
         likely: what the differences look like, for a person; empty where there are none.
+        unmatched: adapter keys that have no home in the base and were left out.
+        notes: one line each, on the base, the adapters and the checkpoint that was checked.
         tensors, bytes_compared: how much was compared.
         macs, seconds, threads, kernel: what it took.
     """
@@ -50,6 +52,8 @@ class VerifyReport:
     structure: tuple[str, ...]
     differences: tuple[KeyDifference, ...]
     likely: str
+    unmatched: tuple[str, ...]
+    notes: tuple[str, ...]
     tensors: int
     bytes_compared: int
     macs: int
@@ -99,6 +103,8 @@ def verify_fused(
         structure=structure,
         differences=differences,
         likely=likely_cause(structure, differences),
+        unmatched=tuple(left.key for left in plan.unmatched),
+        notes=(*plan.notes, *fused.notes),
         tensors=len(common),
         bytes_compared=tally.bytes,
         macs=tally.macs,

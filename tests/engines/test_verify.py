@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fusing import load, save, small_model, values
+from fusing import adapter, load, save, small_model, values
 from refusals import refused
 
 import ltx2c
@@ -52,7 +52,13 @@ def test_one_element_off_by_much_does_not(model) -> None:
     base, adapters, wanted, fused = model
     step(wanted[C], 5, 5, by=40)
     report = ltx2c.verify_checkpoint(save(fused, wanted), base, adapters)
-    assert report.differences[0].one_step == 0 and "another adapter" in report.likely
+    assert report.differences[0].one_step == 0 and "damaged" in report.likely
+
+
+def test_a_flipped_sign_looks_like_damage(model) -> None:
+    base, adapters, wanted, fused = model
+    wanted[C].view(np.uint16)[7, 7] ^= 0x8000
+    assert "damaged" in ltx2c.verify_checkpoint(save(fused, wanted), base, adapters).likely
 
 
 def test_another_strength_looks_like_one(model) -> None:
@@ -74,6 +80,35 @@ def test_an_untouched_tensor_that_differs_looks_like_another_base(model) -> None
     step(wanted["bias"], 17)
     report = ltx2c.verify_checkpoint(save(fused, wanted), base, adapters)
     assert [difference.key for difference in report.differences] == ["bias"] and "another base" in report.likely
+
+
+@pytest.mark.parametrize("adapters_known", [0, 1])
+def test_adapters_that_touch_more_weights_are_a_possible_cause(adapters_known: int, model) -> None:
+    base, adapters, wanted, fused = model
+    report = ltx2c.verify_checkpoint(save(fused, wanted), base, adapters[:adapters_known])
+    assert report.likely.endswith("made from another base, or with adapters that touch more weights")
+
+
+def test_another_structure_is_not_called_another_base(model) -> None:
+    base, adapters, wanted, fused = model
+    wanted["scalar2"] = wanted.pop("scalar")
+    assert ltx2c.verify_checkpoint(save(fused, wanted), base, adapters).likely == "keys, dtypes or shapes differ"
+
+
+def test_what_was_left_out_is_listed_with_all_notes(model, capsys: pytest.CaptureFixture[str]) -> None:
+    base, _, _, fused = model
+    path, _ = first = (base.parent / "strange.safetensors", 0.5)
+    save(path, adapter({"c": (300, 2, 128), "nowhere": (4, 2, 4)}, 7))
+    ltx2c.fuse_checkpoint(base, [first], fused, unmatched="warn", max_shard_bytes=20_000)
+    save(fused / "stray.safetensors", {"stray": values(1, 3)})
+
+    report = ltx2c.verify_checkpoint(fused, base, [first], unmatched="warn")
+    assert report.equal and report.unmatched == ("diffusion_model.nowhere.lora_A.weight",)
+    assert any("stray.safetensors" in note for note in report.notes)
+    assert cli.main(["verify", str(fused), str(base), "--lora", str(path), "0.5", "--unmatched", "warn"]) == 0
+    shown = capsys.readouterr().out
+    assert "left out, no home in the base: diffusion_model.nowhere.lora_A.weight" in shown
+    assert "  note: " in shown and "stray.safetensors" in shown
 
 
 def test_keys_dtypes_and_shapes_that_differ_are_named(model) -> None:
