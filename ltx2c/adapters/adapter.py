@@ -54,16 +54,16 @@ class Adapter:
 
     @classmethod
     def _from(cls, checkpoint: Checkpoint) -> Adapter:
-        path, metadata = checkpoint.path, checkpoint.metadata
+        path = checkpoint.path
         modules, unread = _by_module(checkpoint.tensors, path)
         pairs = tuple(pair_from(module, tensors, path) for module, tensors in modules.items())
         return cls(
             checkpoint=checkpoint,
             pairs=pairs,
             unread=unread,
-            reference_downscale_factor=scale_factor(metadata, DOWNSCALE, path),
-            reference_temporal_scale_factor=scale_factor(metadata, TEMPORAL_SCALE, path),
-            notes=(*checkpoint.notes, *alpha_notes(metadata, pairs, path)),
+            reference_downscale_factor=scale_factor(checkpoint.files, DOWNSCALE),
+            reference_temporal_scale_factor=scale_factor(checkpoint.files, TEMPORAL_SCALE),
+            notes=(*checkpoint.notes, *alpha_notes(checkpoint.metadata, pairs, path)),
         )
 
     @property

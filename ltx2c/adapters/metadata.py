@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ltx2c.adapters.pair import Pair
 from ltx2c.errors import RefusedError, printable
+from ltx2c.files import TensorFile
 
 DOWNSCALE = "reference_downscale_factor"
 TEMPORAL_SCALE = "reference_temporal_scale_factor"
@@ -18,16 +19,32 @@ ALPHA_KEYS = {"lora_alpha": "lora_rank", "ss_network_alpha": "ss_network_dim"}
 _POSITIVE = re.compile(r"[1-9][0-9]{0,8}")
 
 
-def scale_factor(metadata: Mapping[str, str], name: str, adapter: Path) -> int:
-    """A reference scale factor, 1 when absent.
+def scale_factor(files: Iterable[TensorFile], name: str) -> int:
+    """The reference scale factor that an adapter's files state, 1 when none does. A scale of 1 never conflicts.
 
     Raises:
-        RefusedError: the value is not a positive integer. Upstream takes 1 then, and renders plausibly and wrongly.
+        RefusedError: ``bad-reference-scale``: a value is not a positive integer, where upstream takes 1 and renders
+            plausibly and wrongly. ``reference-scale-conflict``: two files state different scales.
     """
-    value = metadata.get(name, "1")
+    factor, stated_in = 1, None
+    for file in files:
+        value = _positive(file, name)
+        if stated_in and value not in (1, factor):
+            raise RefusedError(
+                f"metadata {name} conflicts: {factor} in {printable(stated_in.path)}, {value} in "
+                f"{printable(file.path)}, shards of one adapter",
+                code="reference-scale-conflict",
+            )
+        if value != 1:
+            factor, stated_in = value, file
+    return factor
+
+
+def _positive(file: TensorFile, name: str) -> int:
+    value = file.metadata.get(name, "1")
     if not _POSITIVE.fullmatch(value):
         raise RefusedError(
-            f"{printable(adapter)}: metadata {name} is '{printable(value)}', not a positive integer",
+            f"{printable(file.path)}: metadata {name} is '{printable(value)}', not a positive integer",
             code="bad-reference-scale",
         )
     return int(value)

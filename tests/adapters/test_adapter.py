@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -191,6 +192,17 @@ def test_names_cannot_forge_a_second_line(tmp_path: Path) -> None:
         Adapter.open(write(tmp_path / "a.safetensors", {**pair("x", 4, 2, 4), "x.evil\nltx2c: done": weight(4)}))
 
 
+def shards(folder: Path, name: str, values: tuple[str | None, str | None]) -> Path:
+    """An adapter of two shards, with metadata ``name`` of these values."""
+    weight_map = {}
+    for at, value in enumerate(values):
+        tensors = pair(f"x{at}", 4, 2, 4)
+        path = write(folder / f"{at}.safetensors", tensors, None if value is None else {name: value})
+        weight_map.update(dict.fromkeys(tensors, path.name))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    return folder
+
+
 @pytest.mark.parametrize("name", ["reference_downscale_factor", "reference_temporal_scale_factor"])
 class TestReferenceScale:
     def test_is_read(self, tmp_path: Path, name: str) -> None:
@@ -205,6 +217,23 @@ class TestReferenceScale:
         path = write(tmp_path / "a.safetensors", pair("x", 4, 2, 4), {name: value})
         with refused("bad-reference-scale", "a.safetensors", name, f"'{value[:100]}"):
             Adapter.open(path)
+
+    @pytest.mark.parametrize("values", [("2", "1"), ("1", "2"), ("2", None), (None, "2"), ("2", "2")])
+    def test_is_read_from_any_shard(self, tmp_path: Path, name: str, values: tuple[str | None, str | None]) -> None:
+        assert getattr(opened(shards(tmp_path, name, values)), name) == 2
+
+    @pytest.mark.parametrize("values", [("2", "3"), ("3", "2")])
+    def test_shards_that_conflict_are_refused(self, tmp_path: Path, name: str, values: tuple[str, str]) -> None:
+        said = (f"{values[0]} in {tmp_path / '0.safetensors'}", f"{values[1]} in {tmp_path / '1.safetensors'}")
+        with refused("reference-scale-conflict", name, *said):
+            Adapter.open(shards(tmp_path, name, values))
+
+    @pytest.mark.parametrize(("values", "bad"), [(("two", "2"), 0), (("2", "two"), 1)])
+    def test_malformed_in_any_shard_is_refused(
+        self, tmp_path: Path, name: str, values: tuple[str, str], bad: int
+    ) -> None:
+        with refused("bad-reference-scale", f"{bad}.safetensors", name, "'two'"):
+            Adapter.open(shards(tmp_path, name, values))
 
 
 @pytest.mark.parametrize(
