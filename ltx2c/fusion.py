@@ -195,4 +195,5 @@ def _refuse_shared_outputs(jobs: Sequence[Job]) -> None:
 
 def _uses(index: int, job: Job) -> list[Use]:
     factors = [Use(index, factor, False) for a, b, _ in job.terms for factor in (a, b)]
-    return [Use(index, job.out, True), Use(index, job.weight, False), *factors]
+    read = [] if same_memory(job.weight, job.out) else [Use(index, job.weight, False)]
+    return [Use(index, job.out, True), *read, *factors]
