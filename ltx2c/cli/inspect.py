@@ -18,6 +18,9 @@ from ltx2c.files import Checkpoint
 from ltx2c.plan import plan_fuse
 from ltx2c.plan.nearest import nearest_name
 
+# For how many keys the nearest name is sought, which takes a while: an adapter for another model has thousands.
+_NEAREST_SOUGHT = 12
+
 EXAMPLE = """
     ltx2c inspect style.safetensors --against ltx-2.5.safetensors
     ltx2c inspect ltx-2.5.safetensors --json
@@ -89,12 +92,15 @@ def _adapter_facts(adapter: Adapter) -> dict[str, Any]:
 
 
 def _match_facts(adapter: Adapter, base: Checkpoint) -> dict[str, Any]:
-    unmatched = [pair for pair in adapter.pairs if not keys.weight_keys(pair.module, base.tensors)]
+    homeless = [pair for pair in adapter.pairs if not keys.weight_keys(pair.module, base.tensors)]
+    # key -> the name that the base would hold
+    unmatched = {pair.a.key: f"{pair.module}.weight" for pair in homeless} | {key: key for key in adapter.unread}
     return {
         "base": str(base.path),
-        "matched": len(adapter.pairs) - len(unmatched),
+        "matched": len(adapter.pairs) - len(homeless),
         "unmatched": [
-            {"key": pair.a.key, "nearest": nearest_name(f"{pair.module}.weight", base.tensors)} for pair in unmatched
+            {"key": key, "nearest": nearest_name(name, base.tensors) if index < _NEAREST_SOUGHT else None}
+            for index, (key, name) in enumerate(unmatched.items())
         ],
         "refusal": _refusal(adapter, base),
     }
@@ -141,8 +147,12 @@ def _headline(facts: dict[str, Any]) -> str:
 
 def _match_text(pairs: int, match: dict[str, Any]) -> list[str]:
     lines = [f"  against   {printable(match['base'])}: {match['matched']:,} of {count(pairs, 'pair')} matched"]
-    lines += _shown("unmatched", [f"{entry['key']} (nearest is {entry['nearest']})" for entry in match["unmatched"]])
+    lines += _shown("unmatched", list(map(_unmatched_line, match["unmatched"])))
     return [*lines, f"  fuse      {'would be refused: ' + match['refusal'] if match['refusal'] else 'would take it'}"]
+
+
+def _unmatched_line(entry: dict[str, Any]) -> str:
+    return f"{entry['key']} (nearest is {entry['nearest']})" if entry["nearest"] else str(entry["key"])
 
 
 def _shares(histogram: dict[str, int]) -> str:

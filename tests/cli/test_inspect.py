@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from ltx2c.cli import main
 
@@ -51,6 +51,29 @@ def test_an_adapter_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert facts["against"]["unmatched"] == []
     assert facts["against"]["refusal"] is None
+
+
+def test_a_key_that_is_not_read_is_unmatched_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    factors = load_file(E2E / "adapter0.safetensors")
+    save_file(factors | {"lora_unet_x.lora_down.weight": np.zeros((2, 3), np.float32)}, tmp_path / "odd.safetensors")
+
+    match = inspect(capsys, tmp_path / "odd.safetensors", "--against", E2E / "base.safetensors")["against"]
+    assert [entry["key"] for entry in match["unmatched"]] == ["lora_unet_x.lora_down.weight"]
+    assert "lora_unet_x" in match["refusal"] and match["unmatched"][0]["nearest"]
+
+
+def test_only_the_first_dozen_of_a_foreign_adapter_are_given_a_nearest_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shapes = {"A": (2, 3), "B": (3, 2)}
+    factors = {
+        f"m{n:02}.lora_{f}.weight": np.zeros(shape, np.float32) for n in range(15) for f, shape in shapes.items()
+    }
+    save_file(factors, tmp_path / "foreign.safetensors")
+
+    match = inspect(capsys, tmp_path / "foreign.safetensors", "--against", E2E / "base.safetensors")["against"]
+    assert match["matched"] == 0
+    assert [entry["nearest"] is None for entry in match["unmatched"]] == [False] * 12 + [True] * 3
 
 
 def test_a_person_reads_the_same(capsys: pytest.CaptureFixture[str]) -> None:
