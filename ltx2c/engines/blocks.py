@@ -51,6 +51,7 @@ class Block:
         return self.begin % PAGE
 
     def add(self, piece: Piece) -> None:
+        """Take one more piece, which follows on the last."""
         self.pieces.append(piece)
         self.nbytes += piece.nbytes
 

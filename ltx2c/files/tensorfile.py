@@ -36,6 +36,7 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> Identity:
+        """The identity that ``os.stat`` tells."""
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
