@@ -41,6 +41,11 @@ def printable(name: object) -> str:
     text = str(name)
     if len(text) > _MAX_SHOWN:
         text = f"{text[:_MAX_SHOWN]}... ({len(text)} characters)"
+    return escaped(text)
+
+
+def escaped(text: str) -> str:
+    """``text`` as ``printable`` shows it, at any length: for whole messages."""
     return "".join(_shown(character) for character in text)
 
 

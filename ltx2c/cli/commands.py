@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol
 
 from ltx2c.cli.result import Result
+from ltx2c.errors import escaped
 from ltx2c.version import __version__
 
 # name: (module, what it does)
@@ -25,6 +27,12 @@ COMMANDS = {
     "bench": ("ltx2c.cli.bench", "measure this machine: peaks, and fusion beside them"),
     "info": ("ltx2c.cli.info", "versions, CPU features, the kernel chosen and why, threads"),
 }
+
+
+# What argparse must not take for an option. By itself it knows -0.3 for a number, but not -1e-3 or -inf.
+_NEGATIVE_NUMBER = re.compile(
+    r"-(([0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(e[+-]?[0-9][0-9_]*)?|inf|infinity|nan)$", re.IGNORECASE
+)
 
 
 class Command(Protocol):
@@ -50,10 +58,11 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=_HelpFormatter, **options)
+        self._negative_number_matcher = _NEGATIVE_NUMBER
 
     def error(self, message: str) -> NoReturn:
-        """Raise, with a pointer to the help."""
-        raise UsageError(f"{message} (see {self.prog} --help)")
+        """Raise, with a pointer to the help; argparse puts arguments into its messages as they were typed."""
+        raise UsageError(f"{escaped(message)} (see {self.prog} --help)")
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -77,7 +86,7 @@ def parse(arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
     command.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    return command, parser.parse_args([_shielded(argument) for argument in rest])
+    return command, parser.parse_args(rest)
 
 
 def _overview() -> Parser:
@@ -93,15 +102,3 @@ def _overview() -> Parser:
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of the commands below")
     parser.add_argument("--version", action="version", version=f"ltx2c {__version__}")
     return parser
-
-
-def _shielded(argument: str) -> str:
-    """A negative number behind a space, which ``float`` and ``int`` ignore, so that argparse takes none for an option.
-
-    By itself it knows ``-0.3`` for a number, but not ``-1e-3`` or ``-inf``.
-    """
-    try:
-        float(argument)
-    except ValueError:
-        return argument
-    return f" {argument}" if argument.startswith("-") else argument

@@ -8,6 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ltx2c.errors import printable
+
+# A file's size is a signed 64-bit number.
+_TOO_LARGE = 1 << 63
+
 
 def add_loras(
     parser: argparse.ArgumentParser,
@@ -49,9 +54,12 @@ def byte_size(text: str) -> int:
     """A size such as ``5GB``, ``500MB``, ``2GiB`` or a plain number of bytes."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([KMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 5GB")
+        raise argparse.ArgumentTypeError(f"'{printable(text)}' is no size such as 5GB")
     number, unit, binary = match.groups()
-    return int(float(number) * (1024 if binary else 1000) ** " KMGT".index(unit.upper() or " "))
+    size = float(number) * (1024 if binary else 1000) ** " KMGT".index(unit.upper() or " ")
+    if size >= _TOO_LARGE:
+        raise argparse.ArgumentTypeError(f"'{printable(text)}' is more than a file can hold")
+    return int(size)
 
 
 class _Lora(argparse.Action):
@@ -74,4 +82,4 @@ class _Lora(argparse.Action):
         try:
             return float(text)  # whether it is finite and fits, the plan says
         except ValueError:
-            parser.error(f"{option}: the strength must be a number, not {text!r}")
+            parser.error(f"{option}: the strength must be a number, not '{printable(text)}'")

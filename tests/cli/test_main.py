@@ -155,6 +155,36 @@ def test_a_strength_may_be_negative_and_in_any_notation(command: Callable[..., N
     assert args.lora == [(Path("a"), float(text)), (Path("b"), 1.0)]
 
 
+@pytest.mark.parametrize("text", ["-5", "-1e-3", "-inf"])
+def test_a_path_may_look_like_a_negative_number(command: Callable[..., None], text: str) -> None:
+    command(lambda: Result({}, "ran"))
+    _, args = commands.parse(["try", text, "--lora", text])
+    assert (args.file, args.lora) == (text, [(Path(text), 1.0)])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["x\nltx2c: error: forged\x1b[2J", "more"],
+        ["--lora", "a", "1", "x\nltx2c: error: forged\x1b[2J"],
+        ["--x\nltx2c: error: forged\x1b[2J"],
+    ],
+)
+def test_an_argument_cannot_forge_a_line_and_is_not_cut(
+    command: Callable[..., None], arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command(lambda: Result({}, "ran"))
+    assert cli.main(["try", "file", *arguments, "y" * 300]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "\\nltx2c: error: forged\\x1b[2J" in err and "y" * 300 in err
+
+
+@pytest.mark.parametrize("text", ["9" * 400 + "GB", "9" * 300 + "TB", "9223372036854775808"])
+def test_a_size_beyond_any_files_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="more than a file can hold"):
+        options.byte_size(text)
+
+
 @pytest.mark.parametrize("name", commands.COMMANDS)
 def test_every_help_has_an_example_and_fits_a_terminal(name: str) -> None:
     done = run(name, "--help", env={**os.environ, "COLUMNS": "100"})
