@@ -236,16 +236,34 @@ class TestReferenceScale:
             Adapter.open(shards(tmp_path, name, values))
 
 
+def packed(**config: object) -> dict[str, str]:
+    """Metadata as diffusers writes it."""
+    return {"lora_adapter_metadata": json.dumps(config)}
+
+
 @pytest.mark.parametrize(
     ("metadata", "said"),
     [
         ({"lora_alpha": "16", "lora_rank": "2"}, ["lora_alpha 16 at rank 2"]),
-        ({"lora_alpha": "16"}, ["lora_alpha 16 at rank 2"]),
+        ({"lora_alpha": "16"}, ["lora_alpha 16, the pairs' largest rank is 2"]),
+        ({"lora_alpha": "32", "lora_rank": "32"}, ["lora_alpha 32 at rank 32, the pairs' largest rank is 2"]),
+        ({"lora_alpha": "2", "lora_rank": "32"}, ["lora_alpha 2 at rank 32, the pairs' largest rank is 2"]),
         ({"ss_network_alpha": "1.0", "ss_network_dim": "2"}, ["ss_network_alpha 1.0 at rank 2"]),
         ({"lora_alpha": "much"}, ["lora_alpha much"]),
         ({"lora_alpha": "2.0", "lora_rank": "2"}, []),
         ({"lora_alpha": "2"}, []),
         ({"lora_rank": "64"}, []),
+        (packed(r=2, lora_alpha=16), ["lora_adapter_metadata lora_alpha 16 at rank 2"]),
+        (packed(r=32, lora_alpha=32), ["lora_adapter_metadata lora_alpha 32 at rank 32"]),
+        (packed(lora_alpha=16), ["lora_adapter_metadata lora_alpha 16, the"]),
+        (packed(**{"transformer.r": 2, "transformer.lora_alpha": 16}), ["transformer.lora_alpha 16 at rank 2"]),
+        (packed(**{"a.lora_alpha": 16, "b.lora_alpha": 16}), ["a.lora_alpha 16"]),
+        (packed(lora_alpha="a\nb"), ["lora_alpha a\\nb"]),
+        (packed(**{"transformer.r": 2, "transformer.lora_alpha": 2.0, "b.r": 2}), []),
+        (packed(r=64, lora_alpha=None), []),
+        ({"lora_adapter_metadata": "{"}, ["lora_adapter_metadata is no JSON object"]),
+        ({"lora_adapter_metadata": "[16]"}, ["lora_adapter_metadata is no JSON object"]),
+        ({"lora_adapter_metadata": "[" * 100_000}, ["lora_adapter_metadata is no JSON object"]),
     ],
 )
 def test_alpha_in_metadata_alone_is_not_applied_and_noted(
@@ -256,6 +274,12 @@ def test_alpha_in_metadata_alone_is_not_applied_and_noted(
     assert len(adapter.notes) == len(said)
     for note, words in zip(adapter.notes, said, strict=True):
         assert words in note and "strength alone" in note and "a.safetensors" in note
+
+
+@pytest.mark.parametrize("metadata", [{"lora_alpha": "450", "lora_rank": "450"}, packed(r=450, lora_alpha=450)])
+def test_pairs_cut_to_a_smaller_side_do_not_make_alpha_another(tmp_path: Path, metadata: dict[str, str]) -> None:
+    tensors = {**pair("cut", 8, 8, 500), **pair("whole", 460, 450, 470)}
+    assert opened(write(tmp_path / "a.safetensors", tensors, metadata)).notes == ()
 
 
 def test_alpha_tensors_make_metadata_alpha_moot(tmp_path: Path) -> None:
