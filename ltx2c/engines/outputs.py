@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ltx2c.adapters import Adapter
 from ltx2c.errors import RefusedError
 from ltx2c.files import Checkpoint, StoredTensor, TensorFile
-from ltx2c.files.index import INDEX_SUFFIX, Index
+from ltx2c.files.index import INDEX_SUFFIX, Index, is_shard_name
 from ltx2c.files.layout import FileLayout, OutputLayout, plan_file
 from ltx2c.plan import Plan
 from ltx2c.version import CONTRACT, __version__
@@ -55,7 +57,9 @@ def _sharded_anew(base: Checkpoint, ours: Mapping[str, str], max_shard_bytes: in
 
 
 def _stem(base: Checkpoint) -> str:
-    return (base.index_name or base.files[0].path.name).removesuffix(INDEX_SUFFIX).removesuffix(".safetensors")
+    """What new shards are called by: the base's own name, unless no index could hold it."""
+    stem = (base.index_name or base.files[0].path.name).removesuffix(INDEX_SUFFIX).removesuffix(".safetensors")
+    return stem if is_shard_name(f"{stem}.safetensors") else "model"
 
 
 def _shards(tensors: Iterable[StoredTensor], max_bytes: int) -> list[list[StoredTensor]]:
@@ -102,7 +106,7 @@ def _identity(adapter: Adapter) -> dict[str, Any]:
     files = adapter.checkpoint.files
     headers = [file.header_sha256 for file in files]
     return {
-        "file": adapter.path.name,
+        "file": Path(os.path.abspath(adapter.path)).name,  # noqa: PTH100  (of ".." too, and of a link itself)
         "size": sum(file.size for file in files),
         "sha256": headers[0] if len(headers) == 1 else hashlib.sha256("".join(headers).encode()).hexdigest(),
     }

@@ -85,8 +85,13 @@ def _weight_map(scanner: Scanner) -> dict[str, str]:
     return weight_map
 
 
+def is_shard_name(name: str) -> bool:
+    """Whether an index may give ``name`` to a shard: a plain ``.safetensors`` file name that JSON can hold."""
+    return bool(_SHARD_NAME.fullmatch(name)) and not any("\ud800" <= character <= "\udfff" for character in name)
+
+
 def _check_shard_name(name: str, key: str) -> None:
-    if not _SHARD_NAME.fullmatch(name):
+    if not is_shard_name(name):
         raise RefusedError(
             f"key {printable(key)!r} lies in {printable(name)!r}, which is no plain .safetensors file name",
             code="shard-name",

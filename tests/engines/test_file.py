@@ -225,6 +225,33 @@ def test_sharding_anew(limit: int, tmp_path: Path) -> None:
     assert again.out.is_dir()
 
 
+@pytest.mark.parametrize("name", [b"a\\b.safetensors", b"\xff.safetensors", b".safetensors"])
+def test_a_base_whose_name_no_index_can_hold_gives_shards_another(name: bytes, tmp_path: Path) -> None:
+    base, adapters, wanted = small_model(tmp_path)
+    base = base.rename(tmp_path / os.fsdecode(name))
+    ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out", max_shard_bytes=1 << 30)
+    assert_same(load(tmp_path / "out"), wanted)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "model-00001-of-00001.safetensors",
+        "model.safetensors.index.json",
+    }
+
+
+def test_an_adapter_given_as_the_working_folder_is_recorded_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, adapters, _ = small_model(tmp_path)
+    folder = tmp_path / "style"
+    (folder / "sub").mkdir(parents=True)
+    shutil.copy(adapters[0][0], folder)
+    for working, name in ((folder, "."), (folder / "sub", "..")):
+        monkeypatch.chdir(working)
+        out = tmp_path / f"out{name}"
+        ltx2c.fuse_checkpoint(base, [(name, 1.0)], out)
+        with Checkpoint.open(out) as fused:
+            assert json.loads(fused.metadata["ltx2c.adapters"])[0]["file"] == "style"
+
+
 def test_a_shard_size_below_a_byte_is_refused(tmp_path: Path) -> None:
     base, adapters, _ = small_model(tmp_path)
     with refused("max-shard-size", "0"):
