@@ -6,12 +6,14 @@ adapter files with ``Recipe.named``, which enforces what the pipeline requires b
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import operator
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, SupportsIndex, TypeGuard
 
 from ltx2c.errors import RefusedError, printable
 from ltx2c.strength import check_strength
@@ -162,17 +164,19 @@ class Recipe:
         """Every adapter file once, in order of first use."""
         return tuple(dict.fromkeys(path for phase in self.phases for path, _ in phase.state))
 
-    def index(self, phase: int | str) -> int:
-        """The index of a phase given by index or name.
+    def index(self, phase: SupportsIndex | str) -> int:
+        """The index of a phase given by index (any integer type's, but no bool) or name.
 
         Raises:
             RefusedError: there is no such phase.
         """
         names = [one.name for one in self.phases]
-        if phase in names:
-            return names.index(str(phase))
-        if isinstance(phase, int) and 0 <= phase < len(names):
-            return phase
+        if isinstance(phase, str) and phase in names:
+            return names.index(phase)
+        if isinstance(phase, SupportsIndex) and not isinstance(phase, bool):
+            with contextlib.suppress(TypeError):  # an array of several
+                if 0 <= (number := operator.index(phase)) < len(names):
+                    return number
         raise RefusedError(
             f"recipe {self.name} has no phase {printable(phase)}; it has {', '.join(names)}", code="unknown-phase"
         )
@@ -238,7 +242,7 @@ def _with_strengths(
 ) -> Pipeline:
     """The pipeline with its own strengths of the distilled adapter replaced."""
     own = _own_strengths(pipeline, DISTILLED)
-    if len(strengths) != len(own):
+    if not own or len(strengths) != len(own):
         raise RefusedError(
             f"recipe {name} sets the strength of {DISTILLED} in {len(own)} phases, and {len(strengths)} "
             "distilled_strengths are given",
@@ -260,13 +264,11 @@ def _unused_strengths(name: str, pipeline: Pipeline, given: dict[str, list[_Adap
         for adapter in adapters:
             if not own or not adapter.chosen or set(own) == {adapter.strength}:
                 continue
-            line = (
-                f"{printable(adapter.path)}: strength {adapter.strength} of {role} is not used: recipe {name} sets "
-                f"{', '.join(map(str, own))} by phase"
-            )
+            what = f"{printable(adapter.path)}: strength {adapter.strength} of {role}"
+            sets = f"recipe {name} sets {', '.join(map(str, own))} by phase"
             if role in pipeline.fixed:
-                raise RefusedError(line, code="fixed-strength")
-            notes.append(line)
+                raise RefusedError(f"{what} is refused: {sets}, and no other", code="fixed-strength")
+            notes.append(f"{what} is not used: {sets}")
     return tuple(notes)
 
 

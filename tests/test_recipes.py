@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from refusals import refused
 
@@ -139,13 +140,14 @@ class TestStrengths:
         with refused("phase-strengths", "in 2 phases", f"{len(strengths)} distilled_strengths"):
             Recipe.named("ti2vid_two_stages_hq", distilled_lora="d", distilled_strengths=strengths)
 
-    def test_others_take_none(self) -> None:
+    @pytest.mark.parametrize("strengths", [[], [0.5]])
+    def test_others_take_none(self, strengths: list[float]) -> None:
         with refused("phase-strengths", "a2vid_two_stage", "in 0 phases"):
-            Recipe.named("a2vid_two_stage", distilled_lora="d", distilled_strengths=[0.5])
+            Recipe.named("a2vid_two_stage", distilled_lora="d", distilled_strengths=strengths)
 
     def test_hdr_is_fixed(self) -> None:
         assert states(Recipe.named("hdr_ic_lora", loras=[("u", 1.0)]))[0] == [("u", 1.0)]
-        with refused("fixed-strength", "u: strength 0.5", "1.0"):
+        with refused("fixed-strength", "u: strength 0.5 of lora is refused", "1.0"):
             Recipe.named("hdr_ic_lora", loras=[("u", 0.5)])
 
     @pytest.mark.parametrize("strength", [math.nan, math.inf, "0.5"])
@@ -161,7 +163,7 @@ def test_unknown_recipe() -> None:
         Recipe.named("two_stage_deluxe")
 
 
-@pytest.mark.parametrize("phase", [2, -1, "phase2", "", 0.0, None])
+@pytest.mark.parametrize("phase", [2, -1, "phase2", "", 0.0, None, True, np.int64(2), np.array([0, 1])])
 def test_unknown_phase(phase: object) -> None:
     with refused("unknown-phase", "distilled", f"no phase {phase}", "phase0, phase1"):
         Recipe.named("distilled").index(phase)
@@ -170,6 +172,7 @@ def test_unknown_phase(phase: object) -> None:
 def test_phases_by_index_and_name() -> None:
     recipe = Recipe.named("distilled")
     assert [recipe.index(phase) for phase in (0, 1, "phase0", "phase1")] == [0, 1, 0, 1]
+    assert [recipe.index(phase) for phase in (np.int64(0), np.uint8(1))] == [0, 1]
 
 
 @pytest.mark.parametrize(
