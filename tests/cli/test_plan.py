@@ -80,7 +80,7 @@ def test_a_strength_of_one_is_no_choice(model: Path, capsys: pytest.CaptureFixtu
         (["retake", BASE, "--renders", "0"], "renders is 0"),
         (["retake", BASE, "--terminal", "middle"], "last, first, base"),
         (["retake", BASE, "--lora", "u.safetensors", "nan"], "strength nan"),
-        (["hdr_ic_lora", BASE, "--lora", "u.safetensors", "0.5"], "strength 0.5 of lora is not used"),
+        (["hdr_ic_lora", BASE, "--lora", "u.safetensors", "0.5"], "strength 0.5 of lora is refused"),
         (["retake", "u.safetensors"], "BASE holds only factors"),
     ],
 )
