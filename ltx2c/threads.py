@@ -30,7 +30,7 @@ def resolve_threads(threads: int | None) -> int:
     try:
         count = operator.index(threads)
     except TypeError:
-        raise RefusedError(f"threads must be a whole number, not {printable(threads)!r}", code="threads") from None
+        raise RefusedError(f"threads must be a whole number, not '{printable(threads)}'", code="threads") from None
     if not 1 <= count <= MOST_THREADS:
         raise RefusedError(f"threads must be from 1 to {MOST_THREADS}, not {printable(count)}", code="threads")
     return count

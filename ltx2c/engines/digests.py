@@ -78,7 +78,7 @@ def _check_expected(inputs: Sequence[Checkpoint], expected: Sequence[str]) -> No
         raise RefusedError(f"{len(expected)} sha256 digests for {len(inputs)} inputs", code="bad-sha256")
     for checkpoint, digest in zip(inputs, expected, strict=False):
         if not _SHA256.fullmatch(digest):
-            raise RefusedError(f"{printable(digest)!r} is no sha256 digest of 64 hex digits", code="bad-sha256")
+            raise RefusedError(f"'{printable(digest)}' is no sha256 digest of 64 hex digits", code="bad-sha256")
         if len(checkpoint.files) > 1:
             raise RefusedError(
                 f"{printable(checkpoint.path)}: a sha256 is of one file, not of shards", code="bad-sha256"

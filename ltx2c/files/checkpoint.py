@@ -76,7 +76,7 @@ class Checkpoint:
         for key, name in index.weight_map.items():
             if key not in by_name[name].tensors:
                 raise RefusedError(
-                    f"{printable(index_path)}: key {printable(key)!r} should be in {printable(name)}, which lacks it",
+                    f"{printable(index_path)}: key '{printable(key)}' should be in {printable(name)}, which lacks it",
                     code="shard-key-missing",
                 )
         left_out = []

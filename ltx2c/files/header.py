@@ -89,13 +89,13 @@ def parse_header(text: bytes | bytearray, data_bytes: int) -> Header:
 
 def _metadata(scanner: Scanner) -> dict[str, str]:
     return {
-        key: scanner.string("metadata-type", f"the value of metadata {printable(key)!r}")
+        key: scanner.string("metadata-type", f"the value of metadata '{printable(key)}'")
         for key in scanner.members("metadata-type", METADATA)
     }
 
 
 def _tensor(scanner: Scanner, key: str) -> TensorInfo:
-    where = f"tensor {printable(key)!r}"
+    where = f"tensor '{printable(key)}'"
     dtype: str | None = None
     shape: tuple[int, ...] | None = None
     offsets: tuple[int, ...] | None = None
@@ -107,7 +107,7 @@ def _tensor(scanner: Scanner, key: str) -> TensorInfo:
         elif field == "data_offsets":
             offsets = scanner.whole_numbers("offsets", f"data_offsets of {where}")
         else:
-            raise RefusedError(f"{where} has a field {printable(field)!r}, which the format lacks", code="entry")
+            raise RefusedError(f"{where} has a field '{printable(field)}', which the format lacks", code="entry")
     if dtype is None or shape is None or offsets is None:
         missing = [name for name, value in zip(_ENTRY_FIELDS, (dtype, shape, offsets), strict=True) if value is None]
         raise RefusedError(f"{where} lacks {' and '.join(missing)}", code="entry")
@@ -116,7 +116,7 @@ def _tensor(scanner: Scanner, key: str) -> TensorInfo:
 
 def _checked(where: str, dtype: str, shape: tuple[int, ...], offsets: tuple[int, ...]) -> TensorInfo:
     if dtype not in DTYPES:
-        raise RefusedError(f"{where} has dtype {printable(dtype)!r}, which the format does not list", code="dtype")
+        raise RefusedError(f"{where} has dtype '{printable(dtype)}', which the format does not list", code="dtype")
     if len(offsets) != 2 or offsets[0] > offsets[1]:
         raise RefusedError(f"data_offsets of {where} are {list(offsets)}, not [begin, end]", code="offsets")
     bits = DTYPES[dtype].bits
@@ -138,12 +138,12 @@ def _check_coverage(tensors: dict[str, TensorInfo], data_bytes: int) -> None:
     for key, info in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
         if info.begin < reached:
             raise RefusedError(
-                f"tensors {before} and {printable(key)!r} overlap at data byte {info.begin}", code="overlap"
+                f"tensors {before} and '{printable(key)}' overlap at data byte {info.begin}", code="overlap"
             )
         if info.begin > reached:
             span = f"data bytes {reached} to {info.begin}"
-            raise RefusedError(f"{span}, before tensor {printable(key)!r}, belong to no tensor", code="hole")
-        reached, before = info.end, repr(printable(key))
+            raise RefusedError(f"{span}, before tensor '{printable(key)}', belong to no tensor", code="hole")
+        reached, before = info.end, f"'{printable(key)}'"
     if reached > data_bytes:
         raise RefusedError(f"truncated: tensors end at data byte {reached}, the file at {data_bytes}", code="truncated")
     if reached < data_bytes:

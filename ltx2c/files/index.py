@@ -65,9 +65,9 @@ def _parse(text: bytes) -> Index:
             weight_map = _weight_map(scanner)
         elif field == "metadata":
             for key in scanner.members("index-json", "metadata"):
-                metadata[key] = scanner.plain_value("index-json", f"metadata {printable(key)!r}")
+                metadata[key] = scanner.plain_value("index-json", f"metadata '{printable(key)}'")
         else:
-            raise RefusedError(f"it has a field {printable(field)!r}, which no index has", code="index-json")
+            raise RefusedError(f"it has a field '{printable(field)}', which no index has", code="index-json")
     scanner.end()
     if not weight_map:
         raise RefusedError("it lists no tensor: no weight_map", code="index-json")
@@ -78,7 +78,7 @@ def _weight_map(scanner: Scanner) -> dict[str, str]:
     weight_map = {}
     names: dict[str, str] = {}  # one string per shard, not one per key
     for key in scanner.members("index-json", "weight_map"):
-        name = scanner.string("index-json", f"the shard of {printable(key)!r}")
+        name = scanner.string("index-json", f"the shard of '{printable(key)}'")
         if name not in names:
             _check_shard_name(name, key)
         weight_map[key] = names.setdefault(name, name)
@@ -93,7 +93,7 @@ def is_shard_name(name: str) -> bool:
 def _check_shard_name(name: str, key: str) -> None:
     if not is_shard_name(name):
         raise RefusedError(
-            f"key {printable(key)!r} lies in {printable(name)!r}, which is no plain .safetensors file name",
+            f"key '{printable(key)}' lies in '{printable(name)}', which is no plain .safetensors file name",
             code="shard-name",
         )
 

@@ -51,7 +51,7 @@ class Scanner:
         while True:
             key = self.string(f"{self._name}-json", f"a key of {what}")
             if key in seen:
-                raise RefusedError(f"{what} holds the key {printable(key)!r} twice", code="duplicate-key")
+                raise RefusedError(f"{what} holds the key '{printable(key)}' twice", code="duplicate-key")
             if len(seen) == MAX_KEYS:
                 raise RefusedError(f"{what} holds more than {MAX_KEYS} keys", code="too-many-keys")
             seen.add(key)
@@ -142,4 +142,4 @@ class Scanner:
 
     def _fail(self, code: str, message: str) -> NoReturn:
         here = self._text[self._at : self._at + 20].decode("utf-8", "replace")
-        raise RefusedError(f"{message}, at byte {self._at} of the {self._name}: {printable(here)!r}", code=code)
+        raise RefusedError(f"{message}, at byte {self._at} of the {self._name}: '{printable(here)}'", code=code)

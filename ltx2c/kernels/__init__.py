@@ -40,7 +40,7 @@ def selected() -> str:
         return available()[-1]
     if forced not in available():
         raise RefusedError(
-            f"{_VARIABLE} names the kernel {printable(forced)!r}, but this machine runs only {', '.join(available())}",
+            f"{_VARIABLE} names the kernel '{printable(forced)}', but this machine runs only {', '.join(available())}",
             code="kernel",
         )
     return forced
