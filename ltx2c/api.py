@@ -13,6 +13,7 @@ from ltx2c.engines.file import write_fused
 from ltx2c.engines.outputs import lay_out
 from ltx2c.engines.report import FuseOutline, FuseReport, outline
 from ltx2c.engines.verify import VerifyReport, verify_fused
+from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint
 from ltx2c.files.destination import Destination
 from ltx2c.files.layout import OutputLayout
@@ -129,6 +130,12 @@ def verify_checkpoint(
         return verify_fused(plan, checked, threads=threads, sample=sample, progress=progress)
 
 
+def _path_and_strength(given: object) -> tuple[StrPath, float]:
+    if isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], (str, os.PathLike)):
+        return given[0], given[1]
+    raise RefusedError(f"an adapter is (path, strength), not {printable(repr(given))}", code="bad-adapter-argument")
+
+
 @contextlib.contextmanager
 def opened_plan(
     base: StrPath, adapters: Sequence[tuple[StrPath, float]], *, unmatched: OnUnmatched = "error"
@@ -136,7 +143,9 @@ def opened_plan(
     """Open the files and plan the fuse; the files are closed at the end of the block. Raises as ``plan_fuse`` does."""
     with contextlib.ExitStack() as files:
         checkpoint = files.enter_context(Checkpoint.open(base))
-        state = [(files.enter_context(Adapter.open(path)), strength) for path, strength in adapters]
+        state = [
+            (files.enter_context(Adapter.open(path)), strength) for path, strength in map(_path_and_strength, adapters)
+        ]
         yield plan_fuse(checkpoint, state, unmatched=unmatched)
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from refusals import refused
@@ -74,3 +75,20 @@ def test_strength_zero_alone_gives_the_bases_bytes(strength: float, tmp_path: Pa
     report = ltx2c.fuse_checkpoint(E2E / "base.safetensors", [(ADAPTERS[0][0], strength)], out)
     assert report.tensors_fused == 0
     assert_same_tensors(out, E2E / "base.safetensors")
+
+
+@pytest.mark.parametrize(
+    "adapters", ["a.safetensors", ["ab"], [("a", 1.0, 2)], ("a", 0.5), [(1, 0.5)], [b"ab"], [None]]
+)
+def test_what_is_no_adapter_with_its_strength_is_refused(adapters: Any, tmp_path: Path) -> None:
+    base = E2E / "base.safetensors"
+    with refused("bad-adapter-argument", "an adapter is (path, strength), not "):
+        ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out")
+    with refused("bad-adapter-argument", "an adapter is (path, strength), not "):
+        ltx2c.verify_checkpoint(base, base, adapters)
+
+
+def test_one_digest_is_no_sequence_of_them(tmp_path: Path) -> None:
+    with refused("bad-sha256", "not one string", "0" * 64):
+        ltx2c.fuse_checkpoint(E2E / "base.safetensors", ADAPTERS[:1], tmp_path / "out", expect_sha256="0" * 64)
+    assert not list(tmp_path.iterdir())

@@ -26,7 +26,8 @@ class Digests:
         """``expected``: digests of the base and then of each adapter in order, as far as given.
 
         Raises:
-            RefusedError: ``bad-sha256`` (no digest, too many of them, or for a checkpoint of several files).
+            RefusedError: ``bad-sha256`` (no sequence, no digest, too many of them, or for a checkpoint of several
+                files).
         """
         inputs = [plan.base, *(adapter.checkpoint for adapter, _ in plan.adapters)]
         _check_expected(inputs, expected)
@@ -74,6 +75,10 @@ class Digests:
 
 
 def _check_expected(inputs: Sequence[Checkpoint], expected: Sequence[str]) -> None:
+    if isinstance(expected, str):
+        raise RefusedError(
+            f"expected digests are a sequence of them, not one string, {printable(expected)!r}", code="bad-sha256"
+        )
     if len(expected) > len(inputs):
         raise RefusedError(f"{len(expected)} sha256 digests for {len(inputs)} inputs", code="bad-sha256")
     for checkpoint, digest in zip(inputs, expected, strict=False):

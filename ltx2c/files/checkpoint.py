@@ -10,6 +10,7 @@ from types import TracebackType
 
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.index import INDEX_SUFFIX, Index, find_index, read_index, shards_of
+from ltx2c.files.paths import as_path
 from ltx2c.files.tensorfile import StoredTensor, TensorFile
 
 
@@ -47,10 +48,10 @@ class Checkpoint:
 
         Raises:
             OSError: a file is missing or cannot be read.
-            RefusedError: ``no-checkpoint``, ``no-index``, ``several-indexes``, ``shard-missing``,
+            RefusedError: ``bad-path``, ``no-checkpoint``, ``no-index``, ``several-indexes``, ``shard-missing``,
                 ``shard-key-missing``, or as ``TensorFile.open`` and ``read_index`` say.
         """
-        path = Path(path)
+        path = as_path(path)
         if path.is_dir():
             index = find_index(path)
             return cls._open_shards(path, index) if index else cls(path, (TensorFile.open(_only_file(path)),))

@@ -16,6 +16,7 @@ from typing import NoReturn
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.index import find_index, read_index
 from ltx2c.files.linux import exchange, rename_new
+from ltx2c.files.paths import as_path
 
 PART_SUFFIX = ".ltx2c-part"
 
@@ -55,10 +56,11 @@ class Destination:
 
         Raises:
             OSError: as the system says.
-            RefusedError: ``output-is-input``, ``output-folder-missing``, ``output-exists``, ``output-is-folder``,
-                ``output-is-not-file``, ``output-is-not-folder``, ``output-folder-foreign``, ``no-room``.
+            RefusedError: ``bad-path``, ``output-is-input``, ``output-folder-missing``, ``output-exists``,
+                ``output-is-folder``, ``output-is-not-file``, ``output-is-not-folder``, ``output-folder-foreign``,
+                ``no-room``.
         """
-        destination = cls(Path(os.path.abspath(path)), folder, force)  # noqa: PTH100  (resolve() would follow OUT)
+        destination = cls(Path(os.path.abspath(as_path(path))), folder, force)  # noqa: PTH100  (resolve() would follow OUT)
         destination._check_parent()
         destination._check_inputs(inputs)
         destination._check_name()

@@ -9,6 +9,7 @@ from rawfiles import write_tensors
 from refusals import refused
 
 from ltx2c.files import Checkpoint
+from ltx2c.files.destination import Destination
 
 
 def shard(folder: Path, name: str, *keys: str, metadata: dict[str, str] | None = None) -> None:
@@ -95,6 +96,15 @@ def test_a_key_that_its_shard_lacks_is_refused(sharded: Path) -> None:
     index(sharded, {"a": "one.safetensors", "b": "one.safetensors", "zz": "two.safetensors"})
     with refused("shard-key-missing", "zz", "two.safetensors"):
         Checkpoint.open(sharded)
+
+
+@pytest.mark.parametrize("name", ["a\0b.safetensors", "a\0b", "\ud800.safetensors"])
+def test_a_name_that_no_file_can_have_is_refused(name: str, tmp_path: Path) -> None:
+    shown = name.encode("unicode_escape").decode()
+    with refused("bad-path", shown):
+        Checkpoint.open(tmp_path / name)
+    with refused("bad-path", shown):
+        Destination.check(tmp_path / name, inputs=(), needed_bytes=1)
 
 
 def test_folders_that_are_no_checkpoint(tmp_path: Path) -> None:
