@@ -1,17 +1,27 @@
-"""Fuse LoRA adapters into large diffusion transformers: bit-exact, at the CPU's full speed."""
+"""Fuse LoRA adapters into large diffusion transformers: bit-exact, at the CPU's full speed.
 
-from ltx2c import reference
-from ltx2c.adapters import Adapter
-from ltx2c.api import fuse_checkpoint, verify_checkpoint
-from ltx2c.engines.resident import ResidentCheckpoint
-from ltx2c.errors import Ltx2cError, RefusedError
-from ltx2c.files import Checkpoint
-from ltx2c.fusion import fuse_tensor, fuse_tensors
-from ltx2c.kernels import get_include
-from ltx2c.plan import Plan, plan_fuse
-from ltx2c.recipes import Recipe
-from ltx2c.rendering import plan_render
+What is public is imported when it is first used, so that ``ltx2c --help`` does not wait for NumPy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from ltx2c.version import __version__
+
+if TYPE_CHECKING:
+    from ltx2c import reference
+    from ltx2c.adapters import Adapter
+    from ltx2c.api import fuse_checkpoint, verify_checkpoint
+    from ltx2c.engines.resident import ResidentCheckpoint
+    from ltx2c.errors import Ltx2cError, RefusedError
+    from ltx2c.files import Checkpoint
+    from ltx2c.fusion import fuse_tensor, fuse_tensors
+    from ltx2c.kernels import get_include
+    from ltx2c.plan import Plan, plan_fuse
+    from ltx2c.recipes import Recipe
+    from ltx2c.rendering import plan_render
 
 __all__ = [
     "Adapter",
@@ -31,3 +41,33 @@ __all__ = [
     "reference",
     "verify_checkpoint",
 ]
+
+_HOMES = {
+    "Adapter": "adapters",
+    "Checkpoint": "files",
+    "Ltx2cError": "errors",
+    "Plan": "plan",
+    "Recipe": "recipes",
+    "RefusedError": "errors",
+    "ResidentCheckpoint": "engines.resident",
+    "fuse_checkpoint": "api",
+    "fuse_tensor": "fusion",
+    "fuse_tensors": "fusion",
+    "get_include": "kernels",
+    "plan_fuse": "plan",
+    "plan_render": "rendering",
+    "verify_checkpoint": "api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "reference":
+        return importlib.import_module("ltx2c.reference")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ltx2c' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(f"ltx2c.{_HOMES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

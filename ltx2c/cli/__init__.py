@@ -23,7 +23,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import NoReturn
 
@@ -32,14 +32,17 @@ from ltx2c.cli.result import Result
 from ltx2c.errors import RefusedError, printable
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; ``argv`` is without the program's name."""
+def main(argv: Sequence[str] | None = None, *, before_work: Callable[[], object] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    ``argv`` is without the program's name. ``before_work`` is called when everything is imported and parsed.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
         _never_fail_to_encode(stream)
     try:
         with _terminable():
-            return _run_reporting(arguments)
+            return _run_reporting(arguments, before_work)
     except BrokenPipeError:  # whoever was reading has left: there is nobody to tell
         _drop_stdout()
         return 3
@@ -51,9 +54,9 @@ class Terminated(BaseException):
     """SIGTERM, made an exception so that whatever is being written is cleaned up on the way out."""
 
 
-def _run_reporting(arguments: list[str]) -> int:
+def _run_reporting(arguments: list[str], before_work: Callable[[], object] | None) -> int:
     try:
-        return _run(arguments)
+        return _run(arguments, before_work)
     except BrokenPipeError:
         raise
     except (UsageError, RefusedError) as error:
@@ -68,11 +71,13 @@ def _run_reporting(arguments: list[str]) -> int:
         return _fail(143, "terminated", "terminated", arguments)
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], before_work: Callable[[], object] | None) -> int:
     try:
         command, args = parse(arguments)
     finally:
         sys.stdout.flush()  # a help text: here, where a reader that has left is still handled
+    if before_work is not None:
+        before_work()
     result: Result = command.run(args)
     try:
         if args.json:

@@ -214,7 +214,8 @@ def test_version() -> None:
 
 
 def test_nothing_slow_is_imported_before_it_is_needed() -> None:
-    code = "import sys, ltx2c, ltx2c.cli; print([m for m in ('torch', 'rich', 'safetensors') if m in sys.modules])"
+    slow = ("torch", "rich", "safetensors", "numpy")
+    code = f"import sys, ltx2c, ltx2c.cli; print([m for m in {slow} if m in sys.modules])"
     listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert listed.stdout == "[]\n"
 
@@ -233,6 +234,33 @@ def test_a_reader_that_leaves_is_no_traceback(arguments: list[str]) -> None:
     os.close(writing_end)
     assert done.stderr == ""
     assert done.returncode in (0, 3)  # argparse itself shrugs this off
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.05, 0.1, 0.15, 0.2, 0.3])
+def test_ctrl_c_while_starting_is_one_line_and_130(moment: float, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "ltx2c", "synth", str(tmp_path), "--blocks", "4"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        for line in process.stderr or ():
+            if "ltx2c.version" in line:  # the interpreter has started, and from here on it is ours
+                break
+        time.sleep(0.02 + moment)
+        process.send_signal(signal.SIGINT)
+        lines = [line for line in process.stderr or () if not line.startswith("import time:")]
+    assert (process.returncode, lines) == (130, ["ltx2c: error: interrupted\n"])
+
+
+def test_an_ignored_ctrl_c_stays_ignored() -> None:
+    code = "import signal; from ltx2c import __main__; __main__.main(); print(repr(signal.getsignal(signal.SIGINT)))"
+    ignoring = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); {code}"
+    for program, handler in ((code, "default_int_handler"), (ignoring, "SIG_IGN")):
+        words = [sys.executable, "-c", program, "info", "--quiet"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+        assert handler in done.stdout
 
 
 def test_sigterm_cleans_up_and_exits_143(tmp_path: Path) -> None:
