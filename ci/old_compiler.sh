@@ -20,7 +20,7 @@ chmod +x "$work/cc"
 
 git archive HEAD | tar -x -C "$work"
 cd "$work"
-CC="$work/cc" LDSHARED="$work/cc -shared" "$python" setup.py -q build_ext --inplace >build.log 2>&1
+CC="$work/cc" LDSHARED="$work/cc -shared" "$python" setup.py -q build_ext --inplace >build.log 2>&1 || { cat build.log; exit 1; }
 grep -o "this compiler has no OpenMP.*" build.log
 grep -o "this compiler cannot build the genoa kernel.*" build.log
 PYTHONPATH=. "$python" -c "from ltx2c import kernels; print(kernels.available()); assert 'genoa' not in kernels.available()"
