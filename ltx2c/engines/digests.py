@@ -77,7 +77,7 @@ class Digests:
 def _check_expected(inputs: Sequence[Checkpoint], expected: Sequence[str]) -> None:
     if isinstance(expected, str):
         raise RefusedError(
-            f"expected digests are a sequence of them, not one string, {printable(expected)!r}", code="bad-sha256"
+            f"expected digests are a sequence of them, not one string, '{printable(expected)}'", code="bad-sha256"
         )
     if len(expected) > len(inputs):
         raise RefusedError(f"{len(expected)} sha256 digests for {len(inputs)} inputs", code="bad-sha256")
