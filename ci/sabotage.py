@@ -13,6 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from gate import FAILED
+
 HERE = Path(__file__).parent
 PATCHES = HERE / "sabotage"
 
@@ -23,7 +25,7 @@ def caught(patch: Path) -> bool:
         subprocess.run(["git", "clone", "--quiet", str(HERE.parent), folder], check=True)
         subprocess.run(["git", "-C", folder, "apply", str(patch)], check=True)
         gate = subprocess.run([sys.executable, str(HERE / "gate.py"), "--tree", folder], check=False)
-    return gate.returncode == 1
+    return gate.returncode == FAILED
 
 
 def main(names: list[str]) -> int:

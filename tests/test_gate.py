@@ -83,7 +83,7 @@ def test_a_change_of_code_is_measured(gate: ModuleType, tree: Path, monkeypatch:
     monkeypatch.setattr("sys.argv", ["gate.py", "--tree", str(tree)])
     monkeypatch.setattr(gate, "judge", lambda tree, base, folder: judged.append(base))
 
-    assert gate.main() == 1
+    assert gate.main() == gate.FAILED
     (base,) = judged
     assert base == gate.git(tree, "rev-parse", "HEAD")[:12]
 
@@ -98,3 +98,11 @@ def test_the_base_is_the_parent_of_a_clean_tree(gate: ModuleType, tree: Path) ->
 @pytest.mark.parametrize("patch", sorted((ROOT / "ci" / "sabotage").glob("*.patch")), ids=lambda path: path.stem)
 def test_every_sabotage_still_applies(patch: Path) -> None:
     subprocess.run(["git", "apply", "--check", str(patch)], cwd=ROOT, check=True)
+
+
+def test_a_gate_that_measures_nothing_fails(
+    gate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gate, "measured_in_turn", lambda *_: [gate.Round({}, {})])
+    assert not gate.no_slower(tmp_path, tmp_path, tmp_path)
+    assert capsys.readouterr().out.count("NOT COMPARED") == len(gate.COMPARED)
