@@ -16,6 +16,7 @@ from ltx2c.cli.text import count, first, size
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint
 from ltx2c.plan import plan_fuse
+from ltx2c.plan.match import homeless_keys
 from ltx2c.plan.nearest import nearest_name
 
 # For how many keys the nearest name is sought, which takes a while: an adapter for another model has thousands.
@@ -92,15 +93,13 @@ def _adapter_facts(adapter: Adapter) -> dict[str, Any]:
 
 
 def _match_facts(adapter: Adapter, base: Checkpoint) -> dict[str, Any]:
-    homeless = [pair for pair in adapter.pairs if not keys.weight_keys(pair.module, base.tensors)]
-    # key -> the name that the base would hold
-    unmatched = {pair.a.key: f"{pair.module}.weight" for pair in homeless} | {key: key for key in adapter.unread}
+    homeless = homeless_keys(base, adapter)
     return {
         "base": str(base.path),
-        "matched": len(adapter.pairs) - len(homeless),
+        "matched": len(adapter.pairs) + len(adapter.unread) - len(homeless),
         "unmatched": [
             {"key": key, "nearest": nearest_name(name, base.tensors) if index < _NEAREST_SOUGHT else None}
-            for index, (key, name) in enumerate(unmatched.items())
+            for index, (key, name) in enumerate(homeless.items())
         ],
         "refusal": _refusal(adapter, base),
     }

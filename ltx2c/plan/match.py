@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, NoReturn, get_args
@@ -51,22 +50,25 @@ def match_pairs(base: Checkpoint, adapter: Adapter, on_unmatched: OnUnmatched) -
             shares one; a delta does not fit its weight, or there is no rule to fuse that weight.
     """
     homes: dict[str, Pair] = {}
-    homeless: list[Pair] = []
     for pair in adapter.pairs:
-        found = adapter_keys.weight_keys(pair.module, base.tensors)
-        if not found:
-            homeless.append(pair)
-            continue
-        _check_one_home(base, pair, found, homes)
-        homes[found[0]] = pair
-    if not homes:
-        _refuse_no_match(base, adapter, homeless[0])
-    if on_unmatched == "error":
-        _check_no_key_is_left(base, adapter, homeless, len(homes))
+        if found := adapter_keys.weight_keys(pair.module, base.tensors):
+            _check_one_home(base, pair, found, homes)
+            homes[found[0]] = pair
+    homeless = homeless_keys(base, adapter)
+    if homeless and (not homes or on_unmatched == "error"):
+        _refuse_homeless(base, adapter, homeless, len(homes))
     for key, pair in homes.items():
         _check_fits(base, key, pair)
-    left = (*(pair.a.key for pair in homeless), *adapter.unread)
-    return Matches(homes, tuple(UnmatchedKey(adapter.path, key) for key in left))
+    return Matches(homes, tuple(UnmatchedKey(adapter.path, key) for key in homeless))
+
+
+def homeless_keys(base: Checkpoint, adapter: Adapter) -> dict[str, str]:
+    """Keys of ``adapter`` with no home in ``base``, each with the name that comes closest to what its home would be.
+
+    A's of each pair whose module the base does not have, then those of kinds that are not read.
+    """
+    pairs = (pair for pair in adapter.pairs if not adapter_keys.weight_keys(pair.module, base.tensors))
+    return {pair.a.key: f"{pair.module}.weight" for pair in pairs} | {key: key for key in adapter.unread}
 
 
 def _check_one_home(base: Checkpoint, pair: Pair, found: list[str], homes: dict[str, Pair]) -> None:
@@ -85,25 +87,19 @@ def _check_one_home(base: Checkpoint, pair: Pair, found: list[str], homes: dict[
         )
 
 
-def _refuse_no_match(base: Checkpoint, adapter: Adapter, pair: Pair) -> NoReturn:
+def _refuse_homeless(base: Checkpoint, adapter: Adapter, homeless: dict[str, str], matched: int) -> NoReturn:
+    key, name = next(iter(homeless.items()))
+    where, there = printable(adapter.path), printable(base.path)
+    of = f"{matched} of {len(adapter.pairs)} pairs matched"
+    if not matched:
+        raise RefusedError(
+            f"{where}: not an adapter for {there}: {of}; {printable(key)} has no home there, {_nearest(base, name)}",
+            code="no-pair-matches",
+        )
+    looks = f"it looks like {adapter_keys.looks_like(key)}, " if key in adapter.unread else ""
     raise RefusedError(
-        f"{printable(adapter.path)}: not an adapter for {printable(base.path)}: 0 of {len(adapter.pairs)} pairs "
-        f"matched; {printable(pair.a.key)} has no home there, {_nearest(base, f'{pair.module}.weight')}",
-        code="no-pair-matches",
-    )
-
-
-def _check_no_key_is_left(base: Checkpoint, adapter: Adapter, homeless: Sequence[Pair], matched: int) -> None:
-    if homeless:
-        key, hint = homeless[0].a.key, _nearest(base, f"{homeless[0].module}.weight")
-    elif adapter.unread:
-        key = adapter.unread[0]
-        hint = f"it looks like {adapter_keys.looks_like(key)}, {_nearest(base, key)}"
-    else:
-        return
-    raise RefusedError(
-        f"{printable(adapter.path)}: {printable(key)} has no home in {printable(base.path)}, {hint}; {matched} of "
-        f"{len(adapter.pairs)} pairs matched; --unmatched warn goes on with those",
+        f"{where}: {printable(key)} has no home in {there}, {looks}{_nearest(base, name)}; {of}; --unmatched warn goes "
+        "on with those",
         code="unmatched-key",
     )
 
