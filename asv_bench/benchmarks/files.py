@@ -115,8 +115,8 @@ def model_for_asv(needed: str) -> str:
     return str(folder)
 
 
-class File:
-    """One block of LTX-2.5, all that is outside the blocks included: from page cache to disk."""
+class _OneBlock:
+    """How whole files are measured: they take seconds."""
 
     params = RANKS
     param_names = ("rank",)
@@ -125,6 +125,10 @@ class File:
     repeat = (2, 5, 10.0)
     number = 1
     warmup_time = 0
+
+
+class File(_OneBlock):
+    """One block of LTX-2.5, all that is outside the blocks included: from page cache to disk."""
 
     def setup_cache(self) -> str:
         return model_for_asv("fuse_checkpoint")
@@ -152,16 +156,8 @@ class File:
     track_share_of_floor.unit = "times"  # type: ignore[attr-defined]
 
 
-class Verify:
+class Verify(_OneBlock):
     """A fused file of one block, recomputed and compared from page cache."""
-
-    params = RANKS
-    param_names = ("rank",)
-    timeout = 300
-    rounds = 1
-    repeat = (2, 5, 10.0)
-    number = 1
-    warmup_time = 0
 
     def setup_cache(self) -> str:
         return model_for_asv("verify_checkpoint")
