@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
 
 from ltx2c import cli
 from ltx2c.cli import commands, options
@@ -298,6 +299,19 @@ def test_a_full_stdout_does_not_hide_that_the_result_stands(form: str, tmp_path:
     assert process.returncode == 3 and len(list(out.iterdir())) == 2
     assert "stdout: No space left on device" in process.stderr and "stands" in process.stderr
     assert "Exception" not in process.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_neither_stop_a_command_nor_reach_its_files(closed: str, tmp_path: Path) -> None:
+    words = f"synth {tmp_path} --blocks 1 --rank 1 --json"
+    command = ["sh", "-c", f"{sys.executable} -m ltx2c {words} {closed} && {sys.executable} -m ltx2c info {closed}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    for path in tmp_path.iterdir():
+        with safe_open(path, "numpy") as opened:
+            assert len(opened.keys()) > 1
+    refused = subprocess.run(["sh", "-c", f"{sys.executable} -m ltx2c {closed} nonsense"], check=False, timeout=60)
+    assert refused.returncode == 2
 
 
 def test_a_full_stdout_leaves_an_error_its_exit_code() -> None:
