@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
@@ -18,6 +18,8 @@ class Turns(Generic[T]):
     """Runs calls one after the other; those in the background in the order they were asked for.
 
     A forked child begins with nothing asked for: it inherits neither the background's thread nor whoever held a lock.
+    A callback on a background call's future runs in the background's thread, where waiting for what else was asked for
+    would be waiting for itself: its own calls run at once.
 
     Args:
         what: what is being closed, for the refusal of later calls.
@@ -34,6 +36,7 @@ class Turns(Generic[T]):
         self._turn = Lock()
         self._asking = Lock()
         self._executor: ThreadPoolExecutor | None = None
+        self._background: int | None = None  # the executor's thread
         self._last: Future[T] | None = None
 
     def check_open(self) -> None:
@@ -45,7 +48,7 @@ class Turns(Generic[T]):
         """Wait for what was asked for before, then call. Refuses as ``check_open`` does."""
         with self._asking:
             last = self._last
-        if last is not None:
+        if last is not None and not self._in_background():
             wait([last])
         return self._take_turn(call)
 
@@ -54,7 +57,7 @@ class Turns(Generic[T]):
         with self._asking:
             self.check_open()
             if self._executor is None:
-                self._executor = ThreadPoolExecutor(1, thread_name_prefix="ltx2c-bind")
+                self._executor = ThreadPoolExecutor(1, "ltx2c-bind", initializer=self._begin_background)
             self._last = self._executor.submit(self._take_turn, call)
             return self._last
 
@@ -64,9 +67,15 @@ class Turns(Generic[T]):
             self._closed = True
             executor = self._executor
         if executor is not None:
-            executor.shutdown()
+            executor.shutdown(wait=not self._in_background())
         with self._turn:
             release()
+
+    def _begin_background(self) -> None:
+        self._background = get_ident()
+
+    def _in_background(self) -> bool:
+        return self._background == get_ident()
 
     def _take_turn(self, call: Callable[[], T]) -> T:
         with self._turn:

@@ -195,6 +195,20 @@ class TestNonfinite:
             assert resident.state.name == "phase1" and not np.isfinite(resident.tensors["x.weight"]).any()
 
 
+def run_on_model(folder: Path, program: str) -> None:
+    """In a process of its own, so that threads that wait for ever end with it."""
+    beginning = """
+import os, sys, threading
+from ltx2c import Recipe, ResidentCheckpoint
+from ltx2c.engines import residency
+
+base, adapter = sys.argv[1:]
+resident = ResidentCheckpoint(base, Recipe.named("a2vid_two_stage", distilled_lora=adapter))
+"""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", beginning + program]
+    subprocess.run([*command, folder / "base.safetensors", folder / "d.safetensors"], check=True, timeout=30)
+
+
 class TestBackground:
     def test_future_gives_the_report(self, folder: Path, recipe: Recipe) -> None:
         with ResidentCheckpoint(folder / "base.safetensors", recipe) as resident:
@@ -294,35 +308,50 @@ class TestBackground:
             with refused("closed"):
                 future.result()
 
-    def test_a_forked_child_binds_in_a_background_of_its_own(self, folder: Path, recipe: Recipe) -> None:
-        program = """
-import os, sys, threading
-from ltx2c import Recipe, ResidentCheckpoint
-from ltx2c.engines import residency
-
-base, adapter = sys.argv[1:]
-with ResidentCheckpoint(base, Recipe.named("a2vid_two_stage", distilled_lora=adapter)) as resident:
-    started, go_on, carry_out = threading.Event(), threading.Event(), residency.carry_out
-
-    def held_up(*args):
-        started.set()
-        go_on.wait()
-        return carry_out(*args)
-
-    residency.carry_out = held_up
+    def test_a_callback_may_bind_and_close(self, folder: Path) -> None:
+        run_on_model(
+            folder,
+            """
+with resident._turns._turn:  # nothing runs until both are asked for
     future = resident.bind_async(1)
-    started.wait()
-    if not (child := os.fork()):
-        residency.carry_out = carry_out
-        reports = [resident.bind_async("base").result(), resident.bind(1), resident.bind_async(0).result()]
+    waiting = resident.bind_async(0)
+    states, finished = [], threading.Event()
+
+    def bind_and_close(future):
+        states.extend([future.result().state, resident.bind("base").state])
         resident.close()
-        os._exit([report.state for report in reports] != ["base", "phase1", "phase0"])
-    _, status = os.waitpid(child, 0)
-    go_on.set()
-    assert status == 0 and future.result().state == "phase1"
-"""
-        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program]
-        subprocess.run([*command, folder / "base.safetensors", folder / "d.safetensors"], check=True, timeout=30)
+        finished.set()
+
+    future.add_done_callback(bind_and_close)
+finished.wait()
+assert states == ["phase1", "base"] and waiting.exception().code == "closed"
+""",
+        )
+
+    def test_a_forked_child_binds_in_a_background_of_its_own(self, folder: Path) -> None:
+        run_on_model(
+            folder,
+            """
+started, go_on, carry_out = threading.Event(), threading.Event(), residency.carry_out
+
+def held_up(*args):
+    started.set()
+    go_on.wait()
+    return carry_out(*args)
+
+residency.carry_out = held_up
+future = resident.bind_async(1)
+started.wait()
+if not (child := os.fork()):
+    residency.carry_out = carry_out
+    reports = [resident.bind_async("base").result(), resident.bind(1), resident.bind_async(0).result()]
+    resident.close()
+    os._exit([report.state for report in reports] != ["base", "phase1", "phase0"])
+_, status = os.waitpid(child, 0)
+go_on.set()
+assert status == 0 and future.result().state == "phase1"
+""",
+        )
 
 
 @pytest.mark.usefixtures("small_batches")
