@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from ltx2c.adapters import Adapter, Pair
@@ -152,10 +153,7 @@ class ResidentCheckpoint:
     def tensors(self) -> Mapping[str, Array]:
         """Read-only arrays by the base's keys, over the resident memory, which lives as long as any of them."""
         self._turns.check_open()
-        views = {key: slot.values for key, slot in self._residency.slots.items()}
-        for view in views.values():
-            view.flags.writeable = False
-        return MappingProxyType(views)
+        return MappingProxyType({key: _read_only(slot.values) for key, slot in self._residency.slots.items()})
 
     @cached_property
     def torch_tensors(self) -> Mapping[str, Any]:
@@ -232,3 +230,9 @@ class ResidentCheckpoint:
             raise
         self._state = BoundState(target.name, target.adapters)
         return bind
+
+
+def _read_only(values: Array) -> Array:
+    """A view that nobody can make writable again, as can be done with one that is an array's own."""
+    data = values.reshape(-1).view(np.uint8).data.toreadonly()
+    return np.asarray(data).view(values.dtype).reshape(values.shape)

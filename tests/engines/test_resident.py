@@ -191,6 +191,9 @@ class TestViews:
         with ResidentCheckpoint(base_in(folder), hq) as resident:
             with pytest.raises(ValueError, match="read-only"):
                 resident.tensors[f"{PREFIX}a.weight"][0, 0] = 1
+            for array in resident.tensors.values():
+                with pytest.raises(ValueError, match="WRITEABLE"):
+                    array.flags.writeable = True
             with pytest.raises(TypeError):
                 resident.tensors["new"] = np.zeros(1)
 
@@ -228,8 +231,8 @@ class TestViews:
     def test_memory_is_let_go_at_close(self, folder: Path, hq: Recipe) -> None:
         resident = ResidentCheckpoint(base_in(folder), hq, keep_adapters=True)
         array = next(iter(resident.tensors.values()))
-        while array.base is not None and isinstance(array.base, np.ndarray):
-            array = array.base
+        while isinstance(array.base, (np.ndarray, memoryview)):
+            array = array.base.obj if isinstance(array.base, memoryview) else array.base
         memory = weakref.ref(array)
         del array
         resident.bind_async(1)
