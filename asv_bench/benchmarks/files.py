@@ -69,24 +69,19 @@ def copy_seconds(folder: Path) -> float:
 
 
 def compute_seconds(folder: Path, rank: int) -> float:
-    """The arithmetic of the same fuse on arrays in memory; weights and factors of one shape share theirs."""
+    """The arithmetic of the same fuse in one call on arrays in memory."""
     from ltx2c import Adapter, Checkpoint, fuse_tensors, plan_fuse
 
     with (
         Checkpoint.open(folder / BASE) as base,
         Adapter.open(folder / f"lora-{rank}.safetensors") as adapter,
     ):
-        weights, factors = {}, {}
-        keys = []
+        jobs = []
         for key, (term,) in plan_fuse(base, [(adapter, 0.8)]).terms.items():
-            weight = base.tensors[key]
-            kind = (weight.dtype, weight.shape)
-            keys.append(kind)
-            if kind not in weights:
-                weights[kind], factors[kind] = weight.read(), term.pair.read()
+            weight = base.tensors[key].read()
+            jobs.append((weight, [(*term.pair.read(), term.scale)], weight))
     began = time.perf_counter()
-    for kind in keys:
-        fuse_tensors([(weights[kind], [(*factors[kind], 0.8)], weights[kind])])
+    fuse_tensors(jobs)
     return time.perf_counter() - began
 
 
@@ -101,22 +96,8 @@ def temporary_model(blocks: int) -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def model_for_asv(needed: str) -> str:
-    """The folder of a model of one block, made in the folder that asv keeps for a commit's benchmarks.
-
-    ``needed`` is the public function that is to be measured: older commits lack it.
-    """
-    import ltx2c
-
-    if not hasattr(ltx2c, needed):
-        raise NotImplementedError
-    folder = Path.cwd() / "model"
-    make_model(folder, blocks=1)
-    return str(folder)
-
-
 class _OneBlock:
-    """How whole files are measured: they take seconds."""
+    """How whole files are measured: on one block of LTX-2.5 and all that is outside the blocks. They take seconds."""
 
     params = RANKS
     param_names = ("rank",)
@@ -126,12 +107,19 @@ class _OneBlock:
     number = 1
     warmup_time = 0
 
+    def setup_cache(self) -> str:
+        """The model's folder, in the folder that asv keeps for a commit's benchmarks."""
+        import ltx2c
+
+        if not hasattr(ltx2c, "fuse_checkpoint"):
+            raise NotImplementedError
+        folder = Path.cwd() / "model"
+        make_model(folder, blocks=1)
+        return str(folder)
+
 
 class File(_OneBlock):
-    """One block of LTX-2.5, all that is outside the blocks included: from page cache to disk."""
-
-    def setup_cache(self) -> str:
-        return model_for_asv("fuse_checkpoint")
+    """From page cache to disk."""
 
     def setup(self, folder: str, rank: int) -> None:
         self.folder = Path(folder)
@@ -145,7 +133,7 @@ class File(_OneBlock):
 
     def track_fuse(self, folder: str, rank: int) -> float:
         """GB/s of output."""
-        return (self.folder / BASE).stat().st_size / 1e9 / min(fuse_seconds(self.folder, rank) for _ in range(3))
+        return (self.folder / BASE).stat().st_size / 1e9 / min(fuse_seconds(self.folder, rank) for _ in range(2))
 
     def track_share_of_floor(self, folder: str, rank: int) -> float:
         """How many times longer than the slower of a synced copy and the arithmetic alone."""
@@ -157,24 +145,27 @@ class File(_OneBlock):
 
 
 class Verify(_OneBlock):
-    """A fused file of one block, recomputed and compared from page cache."""
-
-    def setup_cache(self) -> str:
-        return model_for_asv("verify_checkpoint")
+    """A fused file, recomputed and compared from page cache."""
 
     def setup(self, folder: str, rank: int) -> None:
-        from ltx2c import fuse_checkpoint
-
-        self.base = Path(folder, BASE)
-        self.loras = [(Path(folder, f"lora-{rank}.safetensors"), 0.8)]
-        self.fused = Path(folder, FUSED)
-        fuse_checkpoint(self.base, self.loras, self.fused, force=True)
-        read_into_cache(self.base, self.fused, self.loras[0][0])
-
-    def teardown(self, folder: str, rank: int) -> None:
-        self.fused.unlink()
+        try:
+            from ltx2c import fuse_checkpoint, verify_checkpoint
+        except ImportError as error:
+            raise NotImplementedError from error
+        base, loras = Path(folder, BASE), [(Path(folder, f"lora-{rank}.safetensors"), 0.8)]
+        self.fused = Path(folder, f"fused-{rank}.safetensors")
+        if not self.fused.exists():  # asv sets up again before every sample
+            fuse_checkpoint(base, loras, self.fused)
+        read_into_cache(base, self.fused, loras[0][0])
+        self.verify = lambda: verify_checkpoint(self.fused, base, loras)
 
     def time_verify(self, folder: str, rank: int) -> None:
-        from ltx2c import verify_checkpoint
+        assert self.verify().equal
 
-        assert verify_checkpoint(self.fused, self.base, self.loras).equal
+    def track_verify(self, folder: str, rank: int) -> float:
+        """GB/s of the fused file."""
+        began = time.perf_counter()
+        self.verify()
+        return self.fused.stat().st_size / 1e9 / (time.perf_counter() - began)
+
+    track_verify.unit = "GB/s"  # type: ignore[attr-defined]

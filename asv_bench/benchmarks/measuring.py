@@ -21,8 +21,7 @@ def trained_like(
 
 
 def best_seconds(work: Callable[[], object], *, at_least: float = 0.6) -> float:
-    """The shortest of the runs that together take ``at_least`` seconds, after one to warm up."""
-    work()
+    """The shortest of the runs that together take ``at_least`` seconds; ``work`` has run before, to warm up."""
     times: list[float] = []
     while sum(times) < at_least:
         started = time.perf_counter()

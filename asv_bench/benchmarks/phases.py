@@ -2,7 +2,7 @@
 
 Everything is measured once, in ``setup_cache``, in one process and on the same files, so that ratios mean something.
 What is kept is in seconds, which asv compares as it should (larger is worse), and in ratios for people to read.
-asv measures two blocks of the model; run this file for another number: ``python benchmarks/phases.py 6``.
+asv measures one block of the model; run this file for another number: ``python benchmarks/phases.py 6``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-_BLOCKS = 2
+_BLOCKS = 1
 _LOADS, _ALTERNATIONS, _RESTORES = 4, 2, 3
 
 

@@ -25,7 +25,7 @@ def _hollow(path: Path, tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> 
 
 
 class WholeModel:
-    """The real headers, the real number of everything."""
+    """The real headers, the real number of everything. There are only seconds to tell: nothing is moved or computed."""
 
     rounds = 1
     repeat = (3, 10, 2.0)
