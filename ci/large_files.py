@@ -7,6 +7,7 @@ A fused weight of more than 4 GB, beside an untouched tensor of more than 4 GB; 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -20,6 +21,8 @@ from ltx2c.files import TensorFile
 from ltx2c.files.header import MAX_HEADER_BYTES
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
+
+NEEDED_BYTES = 12_000_000_000
 
 
 def hollow(path: Path, header: dict[str, object], size: int) -> Path:
@@ -82,7 +85,11 @@ def large_header(folder: Path) -> None:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as folder:
+    parent = sys.argv[1] if len(sys.argv) > 1 else tempfile.gettempdir()
+    if (free := shutil.disk_usage(parent).free) < NEEDED_BYTES:
+        print(f"NOT RUN: {parent} has {free / 1e9:.1f} GB free, and {NEEDED_BYTES / 1e9:.0f} GB are needed")
+        return
+    with tempfile.TemporaryDirectory(dir=parent) as folder:
         large_tensors(Path(folder))
         large_header(Path(folder))
 
