@@ -18,7 +18,8 @@ from safetensors import safe_open
 
 from ltx2c import inventory
 from ltx2c.errors import RefusedError
-from ltx2c.files import destination
+from ltx2c.files import staging
+from ltx2c.files.destination import PART_SUFFIX
 from ltx2c.progress import Progress
 from ltx2c.synth import synth
 
@@ -134,11 +135,11 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, fault: BaseException)
 
 def test_files_are_durable_before_they_get_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
-    fsync, rename = os.fsync, destination.rename_new
+    fsync, rename = os.fsync, staging.rename_new
     monkeypatch.setattr(os, "fsync", lambda fd: (events.append(Path(f"/proc/self/fd/{fd}").readlink().name), fsync(fd)))
-    monkeypatch.setattr(destination, "rename_new", lambda *names: (events.append("rename"), rename(*names)))
+    monkeypatch.setattr(staging, "rename_new", lambda *names: (events.append("rename"), rename(*names)))
     synth(tmp_path, blocks=1, rank=1)
-    parts = [f".{name}{destination.PART_SUFFIX}" for name in ("base.safetensors", "distilled-lora.safetensors")]
+    parts = [f".{name}{PART_SUFFIX}" for name in ("base.safetensors", "distilled-lora.safetensors")]
     assert events[:3] == [*parts, "rename"]
 
 

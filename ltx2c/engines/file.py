@@ -19,9 +19,10 @@ from ltx2c.engines.pipeline import BLOCK_BYTES, BUFFERS, Stage, run_pipeline, sp
 from ltx2c.engines.report import FuseReport, outline
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.buffers import new_buffer
-from ltx2c.files.destination import Destination, Staged
+from ltx2c.files.destination import Destination
 from ltx2c.files.direct import OutputFile, write_small_file
 from ltx2c.files.layout import FileLayout, OutputLayout
+from ltx2c.files.staging import Staged, stage
 from ltx2c.plan import Plan
 from ltx2c.progress import OnProgress, Progress
 
@@ -52,7 +53,7 @@ def write_fused(
     """
     began = time.perf_counter()
     known = outline(plan, destination.path, threads)
-    with destination.stage() as staged:
+    with stage(destination) as staged:
         _check_unchanged(plan)
         writer = _Writer(plan, known.threads, allow_nonfinite, digests, progress)
         for file in layout.files:

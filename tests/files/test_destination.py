@@ -1,54 +1,15 @@
+"""Where a result may go is decided before any work."""
+
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 
 import pytest
+from destinations import check, old_result
 from refusals import refused
 
-from ltx2c.files import destination as module
-from ltx2c.files.destination import Destination
-
-
-def check(path: Path, **options: object) -> Destination:
-    return Destination.check(path, **{"inputs": [], "needed_bytes": 10, **options})
-
-
-def old_result(path: Path) -> Path:
-    path.mkdir()
-    (path / "old.safetensors").write_bytes(b"old")
-    (path / "model.safetensors.index.json").write_text('{"weight_map": {"x": "old.safetensors"}}')
-    return path
-
-
-def test_the_result_appears_whole_and_nothing_else_is_left(tmp_path: Path) -> None:
-    out = tmp_path / "out.safetensors"
-    with check(out).stage() as staged:
-        staged.file("x").write_bytes(b"result")
-        assert not out.exists()
-        staged.publish()
-    assert out.read_bytes() == b"result" and list(tmp_path.iterdir()) == [out]
-
-
-def test_a_folder_appears_whole(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with check(out, folder=True).stage() as staged:
-        staged.file("a").write_bytes(b"1")
-        staged.file("b").write_bytes(b"2")
-        assert not out.exists()
-        staged.publish()
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == {"a": b"1", "b": b"2"}
-    assert list(tmp_path.iterdir()) == [out]
-
-
-@pytest.mark.parametrize("folder", [False, True])
-@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt, SystemExit])
-def test_a_failure_leaves_nothing(folder: bool, error: type[BaseException], tmp_path: Path) -> None:
-    with pytest.raises(error), check(tmp_path / "out", folder=folder).stage() as staged:
-        staged.file("a").write_bytes(b"half")
-        raise error
-    assert not list(tmp_path.iterdir())
+from ltx2c.files.destination import PART_SUFFIX
 
 
 def test_the_output_may_not_be_an_input_by_any_name(tmp_path: Path) -> None:
@@ -67,7 +28,7 @@ def test_the_output_may_not_be_an_input_by_any_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", [False, True])
 @pytest.mark.parametrize("how", ["file", "hard link", "in a folder", "link into a folder"])
 def test_an_input_may_not_bear_the_outputs_temporary_name(tmp_path: Path, how: str, folder: bool) -> None:
-    part = tmp_path / f".out{module.PART_SUFFIX}"
+    part = tmp_path / f".out{PART_SUFFIX}"
     if "folder" in how:
         part.mkdir()
     held = part / "in.safetensors" if "folder" in how else part
@@ -82,102 +43,11 @@ def test_an_input_may_not_bear_the_outputs_temporary_name(tmp_path: Path, how: s
     assert held.read_bytes() == b"1"
 
 
-def test_what_stands_there_is_kept_unless_forced(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.write_bytes(b"old")
-    with refused("output-exists", out):
-        check(out)
-    with check(out, force=True).stage() as staged:
-        staged.file("x").write_bytes(b"new")
-        assert out.read_bytes() == b"old"
-        staged.publish()
-    assert out.read_bytes() == b"new"
-
-
 def test_a_dangling_link_stands_there_too(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.symlink_to(tmp_path / "nowhere")
     with refused("output-exists", out):
         check(out)
-
-
-def test_a_forced_folder_is_exchanged_whole(tmp_path: Path) -> None:
-    out = old_result(tmp_path / "out")
-    with check(out, folder=True, force=True).stage() as staged:
-        staged.file("new.safetensors").write_bytes(b"new")
-        staged.publish()
-        assert staged.unremoved is None
-    assert [path.name for path in out.iterdir()] == ["new.safetensors"] and list(tmp_path.iterdir()) == [out]
-
-
-def test_an_empty_folder_is_replaced_where_forced(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    with check(tmp_path / "out", folder=True, force=True).stage() as staged:
-        staged.file("new.safetensors")
-        staged.publish()
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["new.safetensors"]
-
-
-def unsupported(*names: object) -> None:
-    raise OSError(errno.EINVAL, "no such flag")
-
-
-def test_where_names_cannot_be_exchanged_the_folder_is_replaced_in_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ltx2c.files.linux._renameat2", unsupported)
-    test_a_forced_folder_is_exchanged_whole(tmp_path)
-
-
-def test_a_step_that_fails_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ltx2c.files.linux._renameat2", unsupported)
-    out = old_result(tmp_path / "out")
-    rename = Path.rename
-
-    def failing(self: Path, target: Path) -> None:
-        if self.name.endswith(module.PART_SUFFIX):
-            raise OSError(errno.EIO, "the disk failed")
-        rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", failing)
-    with pytest.raises(OSError, match="the disk failed"), check(out, folder=True, force=True).stage() as staged:
-        staged.publish()
-    assert (out / "old.safetensors").read_bytes() == b"old" and list(tmp_path.iterdir()) == [out]
-
-
-def test_what_was_replaced_and_cannot_be_removed_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The result's name is durable before anything of the old one goes."""
-    out = old_result(tmp_path / "out")
-    events: list[str] = []
-    sync = module._sync_folder
-
-    def failing(path: Path) -> None:
-        events.append("remove")
-        raise PermissionError(errno.EPERM, "not permitted", str(path))
-
-    monkeypatch.setattr(module, "_sync_folder", lambda path: (events.append(path.name), sync(path)))
-    monkeypatch.setattr(module.shutil, "rmtree", failing)
-    destination = check(out, folder=True, force=True)
-    with destination.stage() as staged:
-        staged.file("new.safetensors")
-        staged.publish()
-        assert staged.unremoved is not None and staged.unremoved.filename == str(destination.part)
-    assert [path.name for path in out.iterdir()] == ["new.safetensors"]
-    assert events == [destination.part.name, tmp_path.name, "remove"]
-    monkeypatch.undo()
-    with destination.stage() as staged:  # the next run takes it for what a killed one left
-        assert staged.stale_bytes
-
-
-def test_a_folder_that_others_put_something_into_meanwhile_is_kept(tmp_path: Path) -> None:
-    out = old_result(tmp_path / "out")
-    with (
-        refused("output-folder-foreign", "precious.safetensors"),
-        check(out, folder=True, force=True).stage() as staged,
-    ):
-        (out / "precious.safetensors").touch()
-        staged.publish()
-    assert len(list(out.iterdir())) == 3 and list(tmp_path.iterdir()) == [out]
 
 
 def test_a_folder_with_more_than_one_checkpoint_is_never_replaced(tmp_path: Path) -> None:
@@ -209,24 +79,6 @@ def test_a_folder_that_an_input_lies_in_is_never_replaced(tmp_path: Path) -> Non
     for source in (out / "old.safetensors", link, inner, inner.parent):
         with refused("output-is-input", source.name):
             check(out, inputs=[source], folder=True, force=True)
-
-
-@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO])
-def test_a_file_system_without_locks_is_written_to_without(
-    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def flock(descriptor: int, operation: int) -> None:
-        raise OSError(code, "no")
-
-    monkeypatch.setattr(module.fcntl, "flock", flock)
-    destination = check(tmp_path / "out")
-    if code == errno.EIO:
-        with pytest.raises(OSError, match="ltx2c-part"), destination.stage():
-            pass
-        return
-    with destination.stage() as staged:
-        staged.publish()
-    assert (tmp_path / "out").exists()
 
 
 def test_room_is_counted_also_where_another_runs_files_go_meanwhile(
@@ -265,71 +117,3 @@ def test_places_that_cannot_be(tmp_path: Path) -> None:
     with refused("output-is-not-file", "pipe"):
         check(tmp_path / "pipe", force=True)
     assert {path.name for path in tmp_path.iterdir()} == {"folder", "file", "pipe"}
-
-
-@pytest.mark.parametrize("folder", [False, True])
-def test_a_second_run_to_one_destination_is_refused(folder: bool, tmp_path: Path) -> None:
-    one, two = (check(tmp_path / "out", folder=folder) for _ in range(2))
-    with one.stage() as staged:
-        with refused("output-busy", "out"), two.stage():
-            pass
-        staged.file("a").write_bytes(b"1")
-        staged.publish()
-    assert (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("stale_is_folder", [False, True])
-@pytest.mark.parametrize("folder", [False, True])
-def test_what_a_killed_run_left_is_recognised_and_cleared(stale_is_folder: bool, folder: bool, tmp_path: Path) -> None:
-    destination = check(tmp_path / "out", folder=folder)
-    if stale_is_folder:
-        destination.part.mkdir()
-        (destination.part / "shard").write_bytes(b"12345")
-    else:
-        destination.part.write_bytes(b"12345")
-    with destination.stage() as staged:
-        assert staged.stale_bytes == 5
-        path = staged.file("a")
-        assert path.read_bytes() == b"" and not (folder and (destination.part / "shard").exists())
-        staged.publish()
-    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
-
-
-@pytest.mark.parametrize("folder", [False, True])
-def test_a_result_that_appears_meanwhile_is_not_overwritten(folder: bool, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with refused("output-exists", "appeared"), check(out, folder=folder).stage() as staged:
-        staged.file("a").write_bytes(b"ours")
-        out.write_bytes(b"theirs")
-        staged.publish()
-    assert out.read_bytes() == b"theirs" and list(tmp_path.iterdir()) == [out]
-
-
-@pytest.mark.parametrize("folder", [False, True])
-def test_without_the_system_call_for_it_neither(folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ltx2c.files.linux._libc", object())
-    out = tmp_path / "out"
-    with refused("output-exists", "appeared"), check(out, folder=folder).stage() as staged:
-        staged.file("a").write_bytes(b"ours")
-        out.write_bytes(b"theirs")
-        staged.publish()
-    assert out.read_bytes() == b"theirs" and list(tmp_path.iterdir()) == [out]
-    out.unlink()
-    with check(out, folder=folder).stage() as staged:
-        staged.file("a").write_bytes(b"ours")
-        staged.publish()
-    assert list(tmp_path.iterdir()) == [out] and (out / "a" if folder else out).read_bytes() == b"ours"
-
-
-def test_a_result_is_made_durable_before_and_after_it_is_put_in_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The folder's entry is synced once the name is there; of a folder also the entries within, before."""
-    events: list[str] = []
-    fsync, rename = os.fsync, module.rename_new
-    monkeypatch.setattr(os, "fsync", lambda fd: (events.append(str(Path(f"/proc/self/fd/{fd}").readlink())), fsync(fd)))
-    monkeypatch.setattr(module, "rename_new", lambda *names: (events.append("rename"), rename(*names)))
-    with check(tmp_path / "out", folder=True).stage() as staged:
-        staged.file("a")
-        staged.publish()
-    assert events == [str(tmp_path / ".out.ltx2c-part"), "rename", str(tmp_path)]
