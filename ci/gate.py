@@ -45,7 +45,7 @@ HOPELESS = 0.25  # of a limit: no noise explains less, so it is not measured aga
 BUDGET = 420  # seconds, after which nothing more is repeated
 DEADLINE = 600  # seconds, after which what is still being measured counts as too slow
 
-# The benchmarks compared. The serial kernel is left to asv: it takes seconds, and nobody waits for it.
+# The benchmarks compared. The serial kernel is left to asv: nobody waits for it.
 COMPARED = (
     r"^kernels\.(Shapes|OneBlock)\.",
     r"^kernels\.InstructionSets\..*\((haswell|skylake|neon)\)",

@@ -147,6 +147,8 @@ class File(_OneBlock):
 class Verify(_OneBlock):
     """A fused file, recomputed and compared from page cache."""
 
+    params = RANKS[-1:]
+
     def setup(self, folder: str, rank: int) -> None:
         try:
             from ltx2c import fuse_checkpoint, verify_checkpoint
