@@ -133,7 +133,7 @@ class File(_OneBlock):
 
     def track_fuse(self, folder: str, rank: int) -> float:
         """GB/s of output."""
-        return (self.folder / BASE).stat().st_size / 1e9 / min(fuse_seconds(self.folder, rank) for _ in range(2))
+        return (self.folder / BASE).stat().st_size / 1e9 / fuse_seconds(self.folder, rank)
 
     def track_share_of_floor(self, folder: str, rank: int) -> float:
         """How many times longer than the slower of a synced copy and the arithmetic alone."""
