@@ -186,6 +186,12 @@ class TestWiden:
             ResidentCheckpoint(base_in(folder), hq, widen="float64")
 
 
+def whole_memory(array: np.ndarray) -> np.ndarray:
+    """The array that owns what ``array`` shows part of."""
+    base = array.base.obj if isinstance(array.base, memoryview) else array.base
+    return whole_memory(base) if isinstance(base, np.ndarray) else array
+
+
 class TestViews:
     def test_numpy_views_are_read_only(self, folder: Path, hq: Recipe) -> None:
         with ResidentCheckpoint(base_in(folder), hq) as resident:
@@ -230,11 +236,7 @@ class TestViews:
 
     def test_memory_is_let_go_at_close(self, folder: Path, hq: Recipe) -> None:
         resident = ResidentCheckpoint(base_in(folder), hq, keep_adapters=True)
-        array = next(iter(resident.tensors.values()))
-        while isinstance(array.base, (np.ndarray, memoryview)):
-            array = array.base.obj if isinstance(array.base, memoryview) else array.base
-        memory = weakref.ref(array)
-        del array
+        memory = weakref.ref(whole_memory(next(iter(resident.tensors.values()))))
         resident.bind_async(1)
         resident.close()
         assert memory() is None
