@@ -22,7 +22,7 @@ def trained_like(
     return np.resize(pool.astype(dtype), shape)
 
 
-def best_seconds(work: Callable[[], object], *, at_least: float = 0.6) -> float:
+def best_seconds(work: Callable[[], object], *, at_least: float = 0.45) -> float:
     """The shortest of the runs that together take ``at_least`` seconds; ``work`` has run before, to warm up.
 
     They come in bursts: two virtual CPUs that have to share a core go on doing so while they are busy, and are often
