@@ -23,9 +23,9 @@ from benchmarks.files import (
     copy_seconds,
     drop_from_cache,
     fuse_seconds,
-    read_into_cache,
     temporary_model,
 )
+from benchmarks.measuring import read_into_cache
 
 # Prints seconds of the job, and the peak of anonymous and of all memory in bytes, beyond what imports take.
 _MEASURE = """

@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from .measuring import read_into_cache
+
 BASE, FUSED = "base.safetensors", "fused.safetensors"
 REAL_RANK = 450  # of LTX-2.5's distilled adapter
 RANKS = (16, REAL_RANK)
@@ -29,13 +31,6 @@ def make_model(folder: Path, blocks: int) -> None:
         made[BASE].replace(folder / BASE)
         made["distilled-lora.safetensors"].replace(folder / f"lora-{rank}.safetensors")
         (folder / str(rank)).rmdir()
-
-
-def read_into_cache(*paths: Path) -> None:
-    for path in paths:
-        with path.open("rb", buffering=0) as file:
-            while file.read(16 << 20):
-                pass
 
 
 def drop_from_cache(*paths: Path) -> None:

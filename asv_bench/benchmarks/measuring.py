@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -36,3 +37,12 @@ def best_seconds(work: Callable[[], object], *, at_least: float = 0.45) -> float
             work()
             times.append(time.perf_counter() - started)
     return min(times)
+
+
+def read_into_cache(*paths: Path) -> None:
+    """Bring files into the page cache."""
+    for path in paths:
+        with path.open("rb", buffering=0) as file:
+            buffer = bytearray(16 << 20)
+            while file.readinto(buffer):
+                pass

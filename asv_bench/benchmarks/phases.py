@@ -2,7 +2,7 @@
 
 Everything is measured once, in ``setup_cache``, in one process and on the same files, so that ratios mean something.
 What is kept is in seconds, which asv compares as it should (larger is worse), and in ratios for people to read.
-asv measures one block of the model; run this file for another number: ``python benchmarks/phases.py 6``.
+asv measures one block of the model; for another number: ``python -m benchmarks.phases 6`` in ``asv_bench``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from .measuring import read_into_cache
+
 _BLOCKS = 1
 _LOADS, _ALTERNATIONS, _RESTORES = 4, 2, 3
 
@@ -23,15 +25,6 @@ _LOADS, _ALTERNATIONS, _RESTORES = 4, 2, 3
 def _synth(folder: str, blocks: int) -> tuple[Path, Path]:
     subprocess.run([sys.executable, "-m", "ltx2c", "synth", folder, "--blocks", str(blocks), "--quiet"], check=True)
     return Path(folder) / "base.safetensors", Path(folder) / "distilled-lora.safetensors"
-
-
-def _read_through(*paths: Path) -> None:
-    """Bring files into the page cache."""
-    for path in paths:
-        with path.open("rb", buffering=0) as file:
-            buffer = bytearray(16 << 20)
-            while file.readinto(buffer):
-                pass
 
 
 def _private_bytes() -> int:
@@ -78,7 +71,7 @@ def _measure_renders(base: Path, adapter: Path) -> dict[str, float]:
     from ltx2c import Adapter, Checkpoint, Recipe, ResidentCheckpoint, plan_fuse
 
     recipe = Recipe.named("a2vid_two_stage", distilled_lora=adapter)
-    _read_through(base, adapter)
+    read_into_cache(base, adapter)
     private = _private_bytes()
     # Memory that nobody touched yet costs seconds per GB on some hosts: the first loads pay for that.
     load = min(_load_seconds(base, recipe) for _ in range(_LOADS))
