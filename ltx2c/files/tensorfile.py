@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
-import stat
-import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -17,10 +14,9 @@ import numpy.typing as npt
 
 from ltx2c.dtypes import DTYPES
 from ltx2c.errors import RefusedError, printable
-from ltx2c.files.header import PAGE, PREFIX_BYTES, Header, header_bytes, parse_header
+from ltx2c.files.header import PREFIX_BYTES, Header, header_bytes, parse_header
 from ltx2c.files.looks_like import HEAD_BYTES, looks_like
-
-WritableBuffer = bytearray | memoryview | mmap.mmap | npt.NDArray[Any]
+from ltx2c.files.reading import FileReader, WritableBuffer
 
 _CACHE_LINE = 64
 _WIDEST = 8  # bytes that any dtype is aligned to
@@ -115,14 +111,12 @@ class TensorFile:
         identity: of the file when it was opened.
     """
 
-    def __init__(self, path: Path, descriptor: int, status: os.stat_result) -> None:
-        self.path = path
-        self.identity = Identity.of(status)
-        self.size = status.st_size
-        self._absolute = path.absolute()  # where it is, also after the process has changed its working folder
-        self._descriptor = descriptor
-        self._direct: int | None = None  # the same file, opened for direct reads; -1 where that is refused
-        self._mapping: npt.NDArray[np.uint8] | None = None
+    def __init__(self, reader: FileReader) -> None:
+        self.path = reader.path
+        self.identity = Identity.of(reader.opened)
+        self.size = self.identity.size
+        self._absolute = self.path.absolute()  # where it is, also after the process has changed its working folder
+        self._reader = reader
         header = self._read_header()
         self.metadata = header.metadata
         self.tensors = {
@@ -131,8 +125,6 @@ class TensorFile:
             )
             for key, info in header.tensors.items()
         }
-        self._open = [descriptor]
-        self._close = weakref.finalize(self, _close_all, self._open)  # at the latest when nothing refers to it
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> TensorFile:
@@ -143,19 +135,14 @@ class TensorFile:
             RefusedError: ``not-a-file``, ``empty``, ``not-safetensors``, or any code of ``header_bytes``
                 and ``parse_header``.
         """
-        path = Path(path)
-        # Without O_NONBLOCK the open itself would wait for a pipe's writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        reader = FileReader(Path(path))
         try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise RefusedError("not a regular file", code="not-a-file")
-            return cls(path, descriptor, status)
+            return cls(reader)
         except RefusedError as error:
-            os.close(descriptor)
+            reader.close()
             raise RefusedError(f"{printable(path)}: {error}", code=error.code) from None
         except BaseException:
-            os.close(descriptor)
+            reader.close()
             raise
 
     def _read_header(self) -> Header:
@@ -181,72 +168,16 @@ class TensorFile:
         return parse_header(text, self.size - self.data_start)
 
     def read_into(self, buffer: WritableBuffer, offset: int) -> None:
-        """Fill ``buffer``, a contiguous array or a buffer of bytes, from byte ``offset`` of the file.
-
-        Raises:
-            OSError: reading failed.
-            RefusedError: ``file-changed``, where the file ends before the buffer is full.
-        """
-        left = _bytes_of(buffer)
-        while left:
-            try:
-                count = os.preadv(self._descriptor, [left], offset)
-            except OSError as error:
-                error.filename = str(self.path)
-                raise
-            if count == 0:
-                raise RefusedError(
-                    f"{printable(self.path)}: ends at byte {offset}: truncated meanwhile", code="file-changed"
-                )
-            left, offset = left[count:], offset + count
+        """Fill ``buffer`` from byte ``offset`` of the file, as ``FileReader.read_into`` does."""
+        self._reader.read_into(buffer, offset)
 
     def read_block(self, buffer: memoryview, at: int, nbytes: int, offset: int) -> None:
-        """Fill ``buffer[at : at + nbytes]`` from byte ``offset`` of the file, around the page cache where it is cold.
-
-        What the system holds in memory is copied from there. What it does not is read directly, which spares the copy
-        and leaves other files cached, where file and buffer agree modulo the page size.
-
-        Args:
-            buffer: page-aligned; up to a page before and behind the part that is filled may be overwritten.
-
-        Raises as ``read_into`` does.
-        """
-        done = self._read_cached(buffer[at : at + nbytes], offset)
-        if done < nbytes and at % PAGE == offset % PAGE:
-            lead = (at + done) % PAGE
-            end = -(-(at + nbytes) // PAGE) * PAGE
-            done += max(0, self._read_direct(buffer[at + done - lead : end], offset + done - lead) - lead)
-        if done < nbytes:
-            self.read_into(buffer[at + done : at + nbytes], offset + done)
-
-    def _read_cached(self, buffer: memoryview, offset: int) -> int:
-        """Copy as many bytes as are in memory; how many those were."""
-        try:
-            return os.preadv(self._descriptor, [buffer], offset, os.RWF_NOWAIT)
-        except OSError:  # nothing is cached, or the file system cannot tell
-            return 0
-
-    def _read_direct(self, buffer: memoryview, offset: int) -> int:
-        """Read whole pages around the cache; how many bytes came, 0 where the file system does not do that."""
-        if self._direct is None:
-            try:
-                self._direct = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
-                self._open.append(self._direct)
-            except OSError:
-                self._direct = -1
-        if self._direct < 0:
-            return 0
-        try:
-            return os.preadv(self._direct, [buffer], offset)
-        except OSError:  # reading again the ordinary way tells whether the disk has failed
-            return 0
+        """As ``FileReader.read_block``: around the page cache where the file is not in it."""
+        self._reader.read_block(buffer, at, nbytes, offset)
 
     def mapped(self) -> npt.NDArray[np.uint8]:
         """The whole file as a read-only mapping, made at the first call."""
-        if self._mapping is None:
-            mapping = mmap.mmap(self._descriptor, self.size, prot=mmap.PROT_READ)
-            self._mapping = np.frombuffer(mapping, np.uint8)
-        return self._mapping
+        return self._reader.mapped()
 
     def check_unchanged(self) -> None:
         """Make sure that the path still leads to the file that was opened, unchanged in size and time.
@@ -258,7 +189,7 @@ class TensorFile:
             there = self._absolute.stat()
         except FileNotFoundError:
             raise RefusedError(f"{printable(self.path)}: removed since it was opened", code="file-changed") from None
-        for now in (Identity.of(os.fstat(self._descriptor)), Identity.of(there)):
+        for now in (Identity.of(self._reader.status()), Identity.of(there)):
             for what, was, is_now in zip(Identity._fields, self.identity, now, strict=True):
                 if was != is_now:
                     message = f"{printable(self.path)}: changed since it was opened: {what} was {was}, is {is_now}"
@@ -266,8 +197,7 @@ class TensorFile:
 
     def close(self) -> None:
         """Close the file. Arrays from ``view`` stay valid: they hold the mapping."""
-        self._close()
-        self._descriptor = self._direct = -1
+        self._reader.close()
 
     def __enter__(self) -> TensorFile:
         return self
@@ -276,15 +206,3 @@ class TensorFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _close_all(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
-
-
-def _bytes_of(buffer: WritableBuffer) -> memoryview:
-    if not isinstance(buffer, np.ndarray):
-        return memoryview(buffer)
-    assert buffer.flags.c_contiguous
-    return buffer.reshape(-1).view(np.uint8).data  # ml_dtypes' arrays offer no memoryview of themselves

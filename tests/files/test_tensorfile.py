@@ -122,7 +122,7 @@ def test_a_block_is_read_around_the_cache_or_through_it(
             os.fsync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(descriptor)
-        preadv, plain = os.preadv, file._descriptor
+        preadv, plain = os.preadv, file._reader._descriptor
 
         def faulty(descriptor: int, buffers: list, place: int, *flags: int) -> int:
             if (fault == "nothing cached" and flags) or (fault == "direct reads fail" and descriptor != plain):
@@ -133,7 +133,7 @@ def test_a_block_is_read_around_the_cache_or_through_it(
 
         patch.setattr(os, "preadv", faulty)
         if fault == "no direct reads":
-            file._direct = -1
+            file._reader._direct = -1
         buffer = new_buffer(PAGE * (2 + (at + nbytes) // PAGE))
         file.read_block(buffer, at, nbytes, offset)
         assert bytes(buffer[at : at + nbytes]) == big.read_bytes()[offset : offset + nbytes]
@@ -256,7 +256,7 @@ def test_a_file_that_is_dropped_is_closed(tmp_path: Path) -> None:
         return sum(link.exists() and link.samefile(path) for link in Path("/proc/self/fd").iterdir())
 
     file = TensorFile.open(path)
-    file._read_direct(new_buffer(PAGE), 0)
+    file._reader._read_direct(new_buffer(PAGE), 0)
     assert opened() >= 1
     del file
     gc.collect()

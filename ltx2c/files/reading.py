@@ -1,0 +1,135 @@
+"""How bytes come from a file: copied from the page cache, or read around it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ltx2c.errors import RefusedError, printable
+from ltx2c.files.header import PAGE
+
+WritableBuffer = bytearray | memoryview | mmap.mmap | npt.NDArray[Any]
+
+
+class FileReader:
+    """A file that is open for reading.
+
+    Attributes:
+        path: as given.
+        opened: what the system said of it when it was opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open ``path``.
+
+        Raises:
+            OSError: the file is missing or cannot be read.
+            RefusedError: ``not-a-file``.
+        """
+        self.path = path
+        # Without O_NONBLOCK the open itself would wait for a pipe's writer.
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self._open = [self._descriptor]
+        self._close = weakref.finalize(self, _close_all, self._open)  # at the latest when nothing refers to it
+        self._direct: int | None = None  # the same file, opened for direct reads; -1 where that is refused
+        self._mapping: npt.NDArray[np.uint8] | None = None
+        self.opened = self.status()
+        if not stat.S_ISREG(self.opened.st_mode):
+            self.close()
+            raise RefusedError(f"{printable(path)}: not a regular file", code="not-a-file")
+
+    def status(self) -> os.stat_result:
+        """What the system says of the file now, whatever its path leads to by now."""
+        return os.fstat(self._descriptor)
+
+    def read_into(self, buffer: WritableBuffer, offset: int) -> None:
+        """Fill ``buffer``, a contiguous array or a buffer of bytes, from byte ``offset`` of the file.
+
+        Raises:
+            OSError: reading failed.
+            RefusedError: ``file-changed``, where the file ends before the buffer is full.
+        """
+        left = _bytes_of(buffer)
+        while left:
+            try:
+                count = os.preadv(self._descriptor, [left], offset)
+            except OSError as error:
+                error.filename = str(self.path)
+                raise
+            if count == 0:
+                raise RefusedError(
+                    f"{printable(self.path)}: ends at byte {offset}: truncated meanwhile", code="file-changed"
+                )
+            left, offset = left[count:], offset + count
+
+    def read_block(self, buffer: memoryview, at: int, nbytes: int, offset: int) -> None:
+        """Fill ``buffer[at : at + nbytes]`` from byte ``offset`` of the file, around the page cache where it is cold.
+
+        What the system holds in memory is copied from there. What it does not is read directly, which spares the copy
+        and leaves other files cached, where file and buffer agree modulo the page size.
+
+        Args:
+            buffer: page-aligned; up to a page before and behind the part that is filled may be overwritten.
+
+        Raises as ``read_into`` does.
+        """
+        done = self._read_cached(buffer[at : at + nbytes], offset)
+        if done < nbytes and at % PAGE == offset % PAGE:
+            lead = (at + done) % PAGE
+            end = -(-(at + nbytes) // PAGE) * PAGE
+            done += max(0, self._read_direct(buffer[at + done - lead : end], offset + done - lead) - lead)
+        if done < nbytes:
+            self.read_into(buffer[at + done : at + nbytes], offset + done)
+
+    def _read_cached(self, buffer: memoryview, offset: int) -> int:
+        """Copy as many bytes as are in memory; how many those were."""
+        try:
+            return os.preadv(self._descriptor, [buffer], offset, os.RWF_NOWAIT)
+        except OSError:  # nothing is cached, or the file system cannot tell
+            return 0
+
+    def _read_direct(self, buffer: memoryview, offset: int) -> int:
+        """Read whole pages around the cache; how many bytes came, 0 where the file system does not do that."""
+        if self._direct is None:
+            try:
+                self._direct = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+                self._open.append(self._direct)
+            except OSError:
+                self._direct = -1
+        if self._direct < 0:
+            return 0
+        try:
+            return os.preadv(self._direct, [buffer], offset)
+        except OSError:  # reading again the ordinary way tells whether the disk has failed
+            return 0
+
+    def mapped(self) -> npt.NDArray[np.uint8]:
+        """The whole file as a read-only mapping, made at the first call; arrays on it outlive ``close``."""
+        if self._mapping is None:
+            mapping = mmap.mmap(self._descriptor, self.opened.st_size, prot=mmap.PROT_READ)
+            self._mapping = np.frombuffer(mapping, np.uint8)
+        return self._mapping
+
+    def close(self) -> None:
+        """Close the file."""
+        self._close()
+        self._descriptor = self._direct = -1
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _bytes_of(buffer: WritableBuffer) -> memoryview:
+    if not isinstance(buffer, np.ndarray):
+        return memoryview(buffer)
+    assert buffer.flags.c_contiguous
+    return buffer.reshape(-1).view(np.uint8).data  # ml_dtypes' arrays offer no memoryview of themselves
