@@ -75,7 +75,7 @@ def compute_seconds(folder: Path, rank: int) -> float:
         jobs = []
         for key, (term,) in plan_fuse(base, [(adapter, 0.8)]).terms.items():
             weight = base.tensors[key].read()
-            jobs.append((weight, [(*term.pair.read(), term.scale)], weight))
+            jobs.append((weight, term.delta.load().terms(term.effective_strength), weight))
     began = time.perf_counter()
     fuse_tensors(jobs)
     return time.perf_counter() - began

@@ -45,10 +45,9 @@ def _naive_pass(tensors: dict[str, Any], terms: dict[str, Sequence[Any]], sign: 
     from ltx2c.fusion import Job, fuse_jobs
 
     with ThreadPoolExecutor(1) as reader:
-        reads = ((key, reader.submit(pair.read), scale) for key, ((pair, scale),) in terms.items())
-        for key, read, scale in _one_ahead(reads):
-            a, b = read.result()
-            fuse_jobs([Job(tensors[key], [(a, b, sign * scale)], tensors[key])])
+        reads = ((key, reader.submit(delta.load), strength) for key, ((delta, strength),) in terms.items())
+        for key, read, strength in _one_ahead(reads):
+            fuse_jobs([Job(tensors[key], read.result().terms(sign * strength), tensors[key])])
 
 
 def _one_ahead(items: Iterator[Any]) -> Iterator[Any]:
@@ -82,7 +81,7 @@ def _measure_renders(base: Path, adapter: Path) -> dict[str, float]:
     ):
         private = _private_bytes() - private
         plan = plan_fuse(checkpoint, [(opened, 1.0)])
-        terms = {key: [(term.pair, term.scale) for term in terms] for key, terms in plan.terms.items()}
+        terms = {key: [(term.delta, term.effective_strength) for term in terms] for key, terms in plan.terms.items()}
         tensors = {key: slot.values for key, slot in resident._residency.slots.items()}
         unfused, there, fuse, unfuse, back = [], [], [], [], []
         for _ in range(_ALTERNATIONS):

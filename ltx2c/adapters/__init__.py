@@ -1,8 +1,8 @@
-"""Adapter files: how their keys name pairs, what their metadata says, and what makes one unusable."""
+"""Adapter files: how their keys name deltas, what their metadata says, and what makes one unusable."""
 
 from __future__ import annotations
 
 from ltx2c.adapters.adapter import Adapter
-from ltx2c.adapters.pair import Pair
+from ltx2c.adapters.deltas import Delta, LowRank
 
-__all__ = ["Adapter", "Pair"]
+__all__ = ["Adapter", "Delta", "LowRank"]

@@ -1,4 +1,4 @@
-"""An adapter file, opened from its header: its pairs and what its metadata says."""
+"""An adapter file, opened from its header: its deltas and what its metadata says."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import NoReturn
 
 from ltx2c.adapters import keys
+from ltx2c.adapters.deltas import LowRank
+from ltx2c.adapters.deltas.lowrank import pair_from
 from ltx2c.adapters.metadata import DOWNSCALE, TEMPORAL_SCALE, alpha_notes, scale_factor
-from ltx2c.adapters.pair import Pair, pair_from
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint, StoredTensor
 
@@ -22,7 +23,7 @@ class Adapter:
 
     Attributes:
         checkpoint: the file, or folder of shards, that holds the factors.
-        pairs: one per module, in the order the file first names the module. Never empty.
+        deltas: one per module, in the order the file first names the module. Never empty.
         reference_downscale_factor: the adapter's spatial reference scale, 1 when it states none.
         reference_temporal_scale_factor: likewise in time.
         unread: keys of kinds that ltx2c does not read, in the file's order. None of them belongs to a pair's module.
@@ -30,7 +31,7 @@ class Adapter:
     """
 
     checkpoint: Checkpoint
-    pairs: tuple[Pair, ...] = field(repr=False)
+    deltas: tuple[LowRank, ...] = field(repr=False)
     unread: tuple[str, ...] = field(repr=False)
     reference_downscale_factor: int
     reference_temporal_scale_factor: int
@@ -59,7 +60,7 @@ class Adapter:
         pairs = tuple(pair_from(module, tensors, path) for module, tensors in modules.items())
         return cls(
             checkpoint=checkpoint,
-            pairs=pairs,
+            deltas=pairs,
             unread=unread,
             reference_downscale_factor=scale_factor(checkpoint.files, DOWNSCALE),
             reference_temporal_scale_factor=scale_factor(checkpoint.files, TEMPORAL_SCALE),
@@ -82,7 +83,7 @@ class Adapter:
         return frozenset((file.identity[0], file.identity[1]) for file in self.checkpoint.files)
 
     def close(self) -> None:
-        """Close the files. The pairs can no longer be read."""
+        """Close the files. The deltas can no longer be read."""
         self.checkpoint.close()
 
     def __enter__(self) -> Adapter:

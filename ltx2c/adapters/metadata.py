@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ltx2c.adapters.pair import Pair
+from ltx2c.adapters.deltas import LowRank
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import TensorFile
 
@@ -57,7 +57,7 @@ def _positive(file: TensorFile, name: str) -> int:
     return int(value)
 
 
-def alpha_notes(metadata: Mapping[str, str], pairs: Sequence[Pair], adapter: Path) -> tuple[str, ...]:
+def alpha_notes(metadata: Mapping[str, str], pairs: Sequence[LowRank], adapter: Path) -> tuple[str, ...]:
     """What to tell a user whose adapter states an alpha in metadata only, where it is not applied.
 
     An alpha equal to the rank asks for nothing and gets no note. The rank is the largest that a pair has: extracted

@@ -83,9 +83,9 @@ def _adapter_facts_or_refusal(path: Path, notes: list[str]) -> dict[str, Any]:
 def _adapter_facts(adapter: Adapter) -> dict[str, Any]:
     return {
         "kind": "adapter",
-        "pairs": len(adapter.pairs),
-        "ranks": _histogram(pair.rank for pair in adapter.pairs),
-        "alphas": _histogram("none" if pair.alpha is None else pair.alpha for pair in adapter.pairs),
+        "pairs": len(adapter.deltas),
+        "ranks": _histogram(pair.rank for pair in adapter.deltas),
+        "alphas": _histogram("none" if pair.alpha is None else pair.alpha for pair in adapter.deltas),
         "reference_downscale_factor": adapter.reference_downscale_factor,
         "reference_temporal_scale_factor": adapter.reference_temporal_scale_factor,
         "notes": list(adapter.notes),
@@ -96,7 +96,7 @@ def _match_facts(adapter: Adapter, base: Checkpoint) -> dict[str, Any]:
     homeless = homeless_keys(base, adapter)
     return {
         "base": str(base.path),
-        "matched": len(adapter.pairs) + len(adapter.unread) - len(homeless),
+        "matched": len(adapter.deltas) + len(adapter.unread) - len(homeless),
         "unmatched": [
             {"key": key, "nearest": nearest_name(name, base.tensors) if index < _NEAREST_SOUGHT else None}
             for index, (key, name) in enumerate(homeless.items())

@@ -6,11 +6,11 @@ import itertools
 import queue
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from ltx2c.adapters.deltas import LoadedDelta
 from ltx2c.dtypes import DTYPES
 from ltx2c.files.header import PAGE
 from ltx2c.files.layout import Placed
@@ -19,7 +19,6 @@ from ltx2c.fusion import Job, fuse_jobs
 from ltx2c.plan import Term
 
 Terms = Mapping[str, tuple[Term, ...]]
-Array = npt.NDArray[Any]
 Watch = Callable[[TensorFile, int, memoryview], None]
 
 
@@ -97,7 +96,7 @@ def gather(places: Iterable[tuple[Piece, int]], terms: Terms, block_bytes: int) 
 
 
 def _factor_bytes(piece: Piece, terms: Terms) -> int:
-    return sum(term.pair.nbytes for term in terms.get(piece.tensor.key, ()))
+    return sum(term.delta.nbytes for term in terms.get(piece.tensor.key, ()))
 
 
 def row_bytes(tensor: StoredTensor) -> int:
@@ -108,8 +107,8 @@ def row_bytes(tensor: StoredTensor) -> int:
 
 def macs(piece: Piece, terms: Terms) -> int:
     """Multiply-adds to fuse a piece."""
-    ranks = sum(term.pair.rank for term in terms.get(piece.tensor.key, ()))
-    return ranks and ranks * piece.nbytes * 8 // DTYPES[piece.tensor.dtype].bits
+    whole = sum(term.delta.macs for term in terms.get(piece.tensor.key, ()))
+    return whole and whole * piece.nbytes // piece.tensor.nbytes
 
 
 def buffer_bytes(tensors: Iterable[StoredTensor], terms: Terms, block_bytes: int) -> int:
@@ -118,25 +117,25 @@ def buffer_bytes(tensors: Iterable[StoredTensor], terms: Terms, block_bytes: int
     return -(-max([block_bytes, *rows]) // PAGE) * PAGE + 2 * PAGE
 
 
-class Factors:
-    """The factors of the weight that is being read, shared by its blocks and let go with the last of them."""
+class LoadedDeltas:
+    """What is added to the weight that is being read, shared by its blocks and let go with the last of them."""
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
         self._key: str | None = None
-        self._read: list[tuple[Array, Array, float]] = []
+        self._read: list[tuple[LoadedDelta, float]] = []
 
-    def of(self, key: str) -> list[tuple[Array, Array, float]]:
-        """``(A, B, scale)`` of every term of a weight."""
+    def of(self, key: str) -> list[tuple[LoadedDelta, float]]:
+        """Every delta of a weight, read, with its effective strength."""
         if key != self._key:
             self._read = []  # let go of the last before reading the next
-            self._read = [(*term.pair.read(), term.scale) for term in self._terms[key]]
+            self._read = [(term.delta.load(), term.effective_strength) for term in self._terms[key]]
             self._key = key
         return self._read
 
 
 class BlockFuser:
-    """The two steps of the pipeline: read a block with the factors that it needs, and fuse it where it lies."""
+    """The two steps of the pipeline: read a block with the deltas that it needs, and fuse it where it lies."""
 
     def __init__(self, terms: Terms, threads: Iterable[int], watch: Watch | None = None) -> None:
         """``threads``: of each worker that calls ``fuse``. ``watch``: is shown the base's bytes as they are read."""
@@ -145,7 +144,7 @@ class BlockFuser:
         for share in threads:
             self._threads.put(share)
         self._watch = watch
-        self._factors = Factors(terms)
+        self._deltas = LoadedDeltas(terms)
 
     def read(self, block: Block, buffer: memoryview) -> list[Job]:
         """Fill ``buffer`` from byte ``block.lead`` on; the jobs that fuse it in place. Called in file order."""
@@ -162,7 +161,8 @@ class BlockFuser:
         weight = np.frombuffer(data, DTYPES[tensor.dtype].numpy).reshape(-1, tensor.shape[1])
         row = start // row_bytes(tensor)
         rows = slice(row, row + len(weight))
-        return Job(weight, [(a, b[rows], scale) for a, b, scale in self._factors.of(tensor.key)], weight)
+        terms = [term for delta, strength in self._deltas.of(tensor.key) for term in delta.terms(strength, rows)]
+        return Job(weight, terms, weight)
 
     def fuse(self, block: Block, buffer: memoryview, jobs: list[Job]) -> Fused:
         """Run a block's jobs, with the threads of a worker that is not at work."""

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy.typing as npt
-
-from ltx2c.adapters import Pair
+from ltx2c.adapters import Delta
+from ltx2c.adapters.deltas import LoadedDelta
 from ltx2c.engines.slot import Slot
 from ltx2c.fusion import Job, fuse_jobs
 from ltx2c.plan.transition import Terms, Transition
 
-ReadPair = Callable[[Pair], tuple[npt.NDArray[Any], npt.NDArray[Any]]]
+Load = Callable[[Delta], LoadedDelta]
 
 # Base bytes per batch: enough that a batch's overhead does not show, little enough to be in cache when it is fused.
 _BATCH_BYTES = 16 << 20
@@ -33,7 +32,7 @@ def carry_out(
     change: Transition,
     slots: Mapping[str, Slot],
     contents: MutableMapping[str, Terms | None],
-    read_pair: ReadPair,
+    load: Load,
     threads: int,
 ) -> dict[str, int]:
     """Restore and fuse as ``change`` says. Batches are read ahead of the one that is being computed.
@@ -42,7 +41,7 @@ def carry_out(
         slots: where each tensor goes.
         contents: what each tensor holds. Kept true throughout: None from before a tensor's first byte changes until
             its last has, so that a failure or an interrupt leaves on record what is whole.
-        read_pair: gives a pair's factors.
+        load: reads a delta.
 
     Returns:
         Key -> how many values became inf or NaN where the base's were finite; only keys with any.
@@ -60,7 +59,7 @@ def carry_out(
         try:
             for batch in _batches(change, slots):
                 contents.update((item.key, None) for item in batch)
-                ahead.append((batch, readers.submit(_read, batch, read_pair)))
+                ahead.append((batch, readers.submit(_read, batch, load)))
                 if len(ahead) > reader_count:
                     nonfinite |= _finish(*ahead.popleft(), contents, threads)
             while ahead:
@@ -89,14 +88,15 @@ def _place(slot: Slot) -> tuple[str, int]:
     return str(slot.stored.file.path), slot.stored.begin
 
 
-def _read(batch: list[_Item], read_pair: ReadPair) -> list[Job]:
-    """Read the batch's base bytes into place, and the factors of what is to be fused."""
+def _read(batch: list[_Item], load: Load) -> list[Job]:
+    """Read the batch's base bytes into place, and the deltas of what is to be fused."""
     jobs = []
     for item in batch:
         item.slot.read()
         if item.terms:
             weight = item.slot.narrow
-            jobs.append(Job(weight, [(*read_pair(term.pair), term.scale) for term in item.terms], weight))
+            terms = [kernel for one in item.terms for kernel in load(one.delta).terms(one.effective_strength)]
+            jobs.append(Job(weight, terms, weight))
         else:
             item.slot.settle()
     return jobs

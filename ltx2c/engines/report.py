@@ -97,7 +97,7 @@ def outline(
 
 def _adapter_reports(plan: Plan) -> tuple[AdapterReport, ...]:
     return tuple(
-        AdapterReport(adapter.path, strength, len(adapter.pairs), fused)
+        AdapterReport(adapter.path, strength, len(adapter.deltas), fused)
         for (adapter, strength), fused in zip(plan.adapters, plan.pairs_fused, strict=True)
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ltx2c.engines.fill import ReadPair, carry_out
+from ltx2c.engines.fill import Load, carry_out
 from ltx2c.engines.memory import ResidentMemory
 from ltx2c.engines.slot import Slot
 from ltx2c.errors import RefusedError, printable
@@ -28,7 +28,7 @@ class Residency:
         base: Checkpoint,
         memory: ResidentMemory,
         inputs: Sequence[TensorFile],
-        read_pair: ReadPair,
+        load: Load,
         threads: int,
     ) -> None:
         self.live: dict[str, Terms | None] = dict.fromkeys(base.tensors)
@@ -36,7 +36,7 @@ class Residency:
         self._base = base
         self._memory = memory
         self._inputs = inputs
-        self._read_pair = read_pair
+        self._load = load
         self._threads = threads
 
     @property
@@ -80,7 +80,7 @@ class Residency:
     def _carry_out(
         self, change: Transition, slots: Mapping[str, Slot], contents: dict[str, Terms | None], allow_nonfinite: bool
     ) -> None:
-        nonfinite = carry_out(change, slots, contents, self._read_pair, self._threads)
+        nonfinite = carry_out(change, slots, contents, self._load, self._threads)
         if nonfinite and not allow_nonfinite:
             contents.update(dict.fromkeys(nonfinite))
             key, count = next(iter(nonfinite.items()))

@@ -17,7 +17,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ltx2c.adapters import Adapter, Pair
+from ltx2c.adapters import Adapter, Delta
+from ltx2c.adapters.deltas import LoadedDelta
+from ltx2c.engines.fill import Load
 from ltx2c.engines.memory import ResidentMemory
 from ltx2c.engines.residency import Residency
 from ltx2c.engines.slot import slot_bytes
@@ -139,8 +141,8 @@ class ResidentCheckpoint:
                 checkpoint, planned.states, memory_budget, lambda key: slot_bytes(checkpoint.tensors[key], widened)
             )
             memory = ResidentMemory(checkpoint, self.doubled, widened)
-            read_pair = functools.cache(Pair.read) if keep_adapters else Pair.read
-            self._residency = Residency(checkpoint, memory, inputs, read_pair, threads)
+            load: Load = functools.cache(_load) if keep_adapters else _load
+            self._residency = Residency(checkpoint, memory, inputs, load, threads)
             self.loaded = self._bind(self._target(0))
             self._files = files.pop_all()
 
@@ -230,6 +232,10 @@ class ResidentCheckpoint:
             raise
         self._state = BoundState(target.name, target.adapters)
         return bind
+
+
+def _load(delta: Delta) -> LoadedDelta:
+    return delta.load()
 
 
 def _read_only(values: Array) -> Array:

@@ -102,5 +102,5 @@ def _differing(base: Checkpoint, states: Sequence[State]) -> list[str]:
 
 
 def _macs_per_byte(base: Checkpoint, states: Sequence[State], key: str) -> float:
-    macs = max(sum(term.pair.macs for term in state.get(key, ())) for state in states)
+    macs = max(sum(term.delta.macs for term in state.get(key, ())) for state in states)
     return macs / base.tensors[key].nbytes

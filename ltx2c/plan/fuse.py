@@ -1,4 +1,4 @@
-"""Which weights a state fuses, with which pairs at which scale."""
+"""Which weights a state fuses, with which deltas at which strength."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ltx2c.adapters import Adapter, Pair
+from ltx2c.adapters import Adapter, Delta
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint
 from ltx2c.plan.checks import (
@@ -26,10 +26,10 @@ from ltx2c.strength import check_strength
 
 @dataclass(frozen=True)
 class Term:
-    """One pair at its effective strength. Two terms are equal when they are the same pair at the same scale."""
+    """One delta at its effective strength. Two terms are equal when they are the same delta at the same strength."""
 
-    pair: Pair
-    scale: float
+    delta: Delta
+    effective_strength: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,12 +61,12 @@ class Plan:
     @cached_property
     def macs(self) -> int:
         """Multiply-adds of the whole plan."""
-        return sum(term.pair.macs for terms in self.terms.values() for term in terms)
+        return sum(term.delta.macs for terms in self.terms.values() for term in terms)
 
     @cached_property
     def bytes_read(self) -> int:
-        """Tensor bytes of the whole base, and of the factors that take part, each once."""
-        return self.bytes_written + sum(term.pair.nbytes for terms in self.terms.values() for term in terms)
+        """Tensor bytes of the whole base, and of what adds to it, each once."""
+        return self.bytes_written + sum(term.delta.nbytes for terms in self.terms.values() for term in terms)
 
     @cached_property
     def bytes_written(self) -> int:
@@ -118,17 +118,17 @@ def _terms(base: Checkpoint, matches: Sequence[Matches], strengths: Sequence[flo
         return {}
     terms: dict[str, list[Term]] = {}
     for match, strength in zip(matches, strengths, strict=True):
-        for key, pair in match.homes.items():
-            terms.setdefault(key, []).append(Term(pair, _finite_scale(pair, strength)))
+        for key, delta in match.homes.items():
+            terms.setdefault(key, []).append(Term(delta, _finite_strength(delta, strength)))
     return {key: tuple(terms[key]) for key in base.tensors if key in terms}
 
 
-def _finite_scale(pair: Pair, strength: float) -> float:
-    scale = pair.scale(strength)
-    if not math.isfinite(scale):
+def _finite_strength(delta: Delta, strength: float) -> float:
+    effective = delta.effective_strength(strength)
+    if not math.isfinite(effective):
         raise RefusedError(
-            f"{printable(pair.adapter)}: strength {strength} times alpha {pair.alpha} over rank {pair.rank} of module "
-            f"{printable(pair.module)} is beyond float32",
+            f"{printable(delta.adapter)}: {delta.strength_reason(strength)} of module {printable(delta.module)} is "
+            "beyond float32",
             code="bad-strength",
         )
-    return scale
+    return effective

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, NoReturn, get_args
 
-from ltx2c.adapters import Adapter, Pair
+from ltx2c.adapters import Adapter, LowRank
 from ltx2c.adapters import keys as adapter_keys
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint
@@ -38,7 +38,7 @@ class UnmatchedKey:
 class Matches(NamedTuple):
     """One adapter against one base: weight key -> its pair, and the keys with no home."""
 
-    homes: dict[str, Pair]
+    homes: dict[str, LowRank]
     unmatched: tuple[UnmatchedKey, ...]
 
 
@@ -49,8 +49,8 @@ def match_pairs(base: Checkpoint, adapter: Adapter, on_unmatched: OnUnmatched) -
         RefusedError: no pair has a home; a key has none and ``on_unmatched`` is ``"error"``; a pair has two homes, or
             shares one; a delta does not fit its weight, or there is no rule to fuse that weight.
     """
-    homes: dict[str, Pair] = {}
-    for pair in adapter.pairs:
+    homes: dict[str, LowRank] = {}
+    for pair in adapter.deltas:
         if found := adapter_keys.weight_keys(pair.module, base.tensors):
             _check_one_home(base, pair, found, homes)
             homes[found[0]] = pair
@@ -67,11 +67,11 @@ def homeless_keys(base: Checkpoint, adapter: Adapter) -> dict[str, str]:
 
     A's of each pair whose module the base does not have, then those of kinds that are not read.
     """
-    pairs = (pair for pair in adapter.pairs if not adapter_keys.weight_keys(pair.module, base.tensors))
+    pairs = (pair for pair in adapter.deltas if not adapter_keys.weight_keys(pair.module, base.tensors))
     return {pair.a.key: f"{pair.module}.weight" for pair in pairs} | {key: key for key in adapter.unread}
 
 
-def _check_one_home(base: Checkpoint, pair: Pair, found: list[str], homes: dict[str, Pair]) -> None:
+def _check_one_home(base: Checkpoint, pair: LowRank, found: list[str], homes: dict[str, LowRank]) -> None:
     where = printable(pair.adapter)
     if len(found) > 1:
         raise RefusedError(
@@ -90,7 +90,7 @@ def _check_one_home(base: Checkpoint, pair: Pair, found: list[str], homes: dict[
 def _refuse_homeless(base: Checkpoint, adapter: Adapter, homeless: dict[str, str], matched: int) -> NoReturn:
     key, name = next(iter(homeless.items()))
     where, there = printable(adapter.path), printable(base.path)
-    of = f"{matched} of {len(adapter.pairs)} pairs matched"
+    of = f"{matched} of {len(adapter.deltas)} pairs matched"
     if not matched:
         raise RefusedError(
             f"{where}: not an adapter for {there}: {of}; {printable(key)} has no home there, {_nearest(base, name)}",
@@ -109,12 +109,12 @@ def _nearest(base: Checkpoint, name: str) -> str:
     return f"nearest is {printable(nearest)}" if nearest else "which holds no tensor"
 
 
-def _check_fits(base: Checkpoint, key: str, pair: Pair) -> None:
+def _check_fits(base: Checkpoint, key: str, pair: LowRank) -> None:
     weight = base.tensors[key]
-    if weight.shape != pair.delta_shape:
+    if weight.shape != pair.shape:
         raise RefusedError(
             f"{printable(pair.adapter)}: the delta of {printable(pair.b.key)} and {printable(pair.a.key)} is "
-            f"{list(pair.delta_shape)}, the weight {printable(key)} in {printable(base.path)} is {list(weight.shape)}",
+            f"{list(pair.shape)}, the weight {printable(key)} in {printable(base.path)} is {list(weight.shape)}",
             code="shape-mismatch",
         )
     check_rule(weight, base.tensors)

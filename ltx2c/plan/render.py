@@ -97,9 +97,9 @@ def _naive_step(base: Checkpoint, render: int, name: str, before: State, after: 
     leaving = _terms_without(before, after)
     entering = _terms_without(after, before)
     passes = [*leaving.items(), *entering.items()]
-    pairs = [term.pair for _, terms in passes for term in terms]
+    deltas = [term.delta for _, terms in passes for term in terms]
     written = sum(base.tensors[key].nbytes for key, _ in passes)
-    cost = Cost(sum(pair.macs for pair in pairs), loaded + sum(pair.nbytes for pair in pairs), loaded or written)
+    cost = Cost(sum(delta.macs for delta in deltas), loaded + sum(delta.nbytes for delta in deltas), loaded or written)
     others = len(base.tensors) - len(leaving.keys() | entering.keys())
     kept, restored = (0, others) if loaded else (others, 0)
     return Step(render, name, kept, restored, len(entering), 0, len(leaving), cost)

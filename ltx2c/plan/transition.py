@@ -61,6 +61,6 @@ def transition(base: Checkpoint, before: Contents, after: State, *, among: Itera
 
 def _cost(base: Checkpoint, restore: Iterable[str], fuse: State) -> Cost:
     moved = sum(base.tensors[key].nbytes for key in (*restore, *fuse))
-    pairs = [term.pair for terms in fuse.values() for term in terms]
-    factors = sum(pair.nbytes for pair in pairs)
-    return Cost(sum(pair.macs for pair in pairs), moved + factors, moved)
+    deltas = [term.delta for terms in fuse.values() for term in terms]
+    factors = sum(delta.nbytes for delta in deltas)
+    return Cost(sum(delta.macs for delta in deltas), moved + factors, moved)

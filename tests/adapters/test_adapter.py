@@ -25,18 +25,18 @@ def opened(path: Path) -> Adapter:
 
 def test_pairs_hold_factors_in_file_order_with_their_own_ranks() -> None:
     adapter = opened(E2E / "adapter0.safetensors")
-    assert len(adapter.pairs) == 38
-    first = adapter.pairs[0]
+    assert len(adapter.deltas) == 38
+    first = adapter.deltas[0]
     assert first.module == "adaln_single.linear"
     assert (first.a.shape, first.b.shape, first.rank, first.alpha) == ((10, 48), (432, 10), 10, None)
-    assert {pair.rank for pair in adapter.pairs} == {2, 8, 10}
+    assert {pair.rank for pair in adapter.deltas} == {2, 8, 10}
     assert adapter.notes == ()
 
 
 def test_read_gives_the_factors_as_stored(tmp_path: Path) -> None:
     tensors = pair("diffusion_model.x", 3, 2, 5)
     with Adapter.open(write(tmp_path / "a.safetensors", tensors)) as adapter:
-        a, b = adapter.pairs[0].read()
+        ((a, b, _),) = adapter.deltas[0].load().terms(1.0)
     assert a.tobytes() == tensors["diffusion_model.x.lora_A.weight"].tobytes() and a.shape == (2, 5)
     assert b.tobytes() == tensors["diffusion_model.x.lora_B.weight"].tobytes() and b.shape == (3, 2)
 
@@ -44,28 +44,28 @@ def test_read_gives_the_factors_as_stored(tmp_path: Path) -> None:
 @pytest.mark.parametrize("prefix", ["", "diffusion_model.", "model.diffusion_model."])
 def test_namespaces_are_removed(tmp_path: Path, prefix: str) -> None:
     adapter = opened(write(tmp_path / "a.safetensors", pair(f"{prefix}blocks.0.to_q", 3, 2, 5)))
-    assert [pair.module for pair in adapter.pairs] == ["blocks.0.to_q"]
+    assert [pair.module for pair in adapter.deltas] == ["blocks.0.to_q"]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, ml_dtypes.bfloat16, np.int64])
 @pytest.mark.parametrize("shape", [(), (1,)])
 def test_alpha_is_read_per_pair(tmp_path: Path, dtype: type, shape: tuple[int, ...]) -> None:
     tensors = {**pair("x", 4, 2, 4), "x.alpha": np.full(shape, 3, np.dtype(dtype)), **pair("y", 4, 2, 4)}
-    x, y = opened(write(tmp_path / "a.safetensors", tensors)).pairs
+    x, y = opened(write(tmp_path / "a.safetensors", tensors)).deltas
     assert (x.alpha, y.alpha) == (3.0, None)
 
 
 def test_scale_is_strength_times_alpha_over_that_pairs_rank_rounded_once(tmp_path: Path) -> None:
     alpha = np.array(0.1, np.float64)
     tensors = {**pair("x", 4, 3, 4), "x.alpha": alpha, **pair("y", 4, 2, 4), "y.alpha": alpha, **pair("z", 4, 2, 4)}
-    x, y, z = opened(write(tmp_path / "a.safetensors", tensors)).pairs
-    assert x.scale(0.3) == float(np.float32(0.3 * 0.1 / 3))
-    assert y.scale(0.3) == float(np.float32(0.3 * 0.1 / 2))
-    assert z.scale(0.3) == float(np.float32(0.3)) != 0.3
+    x, y, z = opened(write(tmp_path / "a.safetensors", tensors)).deltas
+    assert x.effective_strength(0.3) == float(np.float32(0.3 * 0.1 / 3))
+    assert y.effective_strength(0.3) == float(np.float32(0.3 * 0.1 / 2))
+    assert z.effective_strength(0.3) == float(np.float32(0.3)) != 0.3
     # Rounding the strength, or alpha / rank, to float32 on the way gives another number.
-    assert x.scale(0.3) != float(np.float32(float(np.float32(0.3)) * 0.1 / 3))
-    assert x.scale(0.3) != float(np.float32(0.3 * float(np.float32(0.1 / 3))))
-    assert math.copysign(1, z.scale(-0.0)) == 1
+    assert x.effective_strength(0.3) != float(np.float32(float(np.float32(0.3)) * 0.1 / 3))
+    assert x.effective_strength(0.3) != float(np.float32(0.3 * float(np.float32(0.1 / 3))))
+    assert math.copysign(1, z.effective_strength(-0.0)) == 1
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_what_cannot_be_a_factor(tmp_path: Path, side: str, stored: tuple[str, l
 @pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
 def test_factors_of_every_allowed_dtype_open(tmp_path: Path, dtype: str) -> None:
     tensors = {"x.lora_A.weight": (dtype, [2, 4]), "x.lora_B.weight": (dtype, [4, 2])}
-    assert opened(write(tmp_path / "a.safetensors", tensors)).pairs[0].a.dtype == dtype
+    assert opened(write(tmp_path / "a.safetensors", tensors)).deltas[0].a.dtype == dtype
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_alpha_in_metadata_alone_is_not_applied_and_noted(
     tmp_path: Path, metadata: dict[str, str], said: list[str]
 ) -> None:
     adapter = opened(write(tmp_path / "a.safetensors", pair("x", 4, 2, 4), metadata))
-    assert adapter.pairs[0].scale(0.5) == 0.5
+    assert adapter.deltas[0].effective_strength(0.5) == 0.5
     assert len(adapter.notes) == len(said)
     for note, words in zip(adapter.notes, said, strict=True):
         assert words in note and "strength alone" in note and "a.safetensors" in note

@@ -56,12 +56,15 @@ def test_terms_stand_in_base_order_and_in_fusion_order(base: Checkpoint, adapter
     plan = plan_fuse(base, [(one, 0.8), (two, 0.5)])
     assert list(plan.terms) == [f"{PREFIX}blocks.0.to_k.weight", f"{PREFIX}blocks.1.to_q.weight"]
     shared = plan.terms[f"{PREFIX}blocks.0.to_k.weight"]
-    assert [term.pair.adapter for term in shared] == [one.path, two.path]
-    assert [term.scale for term in shared] == [float(np.float32(0.8)), 0.5]
+    assert [term.delta.adapter for term in shared] == [one.path, two.path]
+    assert [term.effective_strength for term in shared] == [float(np.float32(0.8)), 0.5]
     assert plan.pairs_fused == (2, 1)
     assert plan.adapters == ((one, 0.8), (two, 0.5))
     swapped = plan_fuse(base, [(two, 0.5), (one, 0.8)])
-    assert [term.scale for term in swapped.terms[f"{PREFIX}blocks.0.to_k.weight"]] == [0.5, float(np.float32(0.8))]
+    assert [term.effective_strength for term in swapped.terms[f"{PREFIX}blocks.0.to_k.weight"]] == [
+        0.5,
+        float(np.float32(0.8)),
+    ]
 
 
 def test_cost(base: Checkpoint, adapter: Make) -> None:
@@ -88,7 +91,7 @@ def test_a_base_without_namespace(tmp_path: Path, adapter: Make) -> None:
 def test_zero_beside_others_takes_part_and_can_be_first(base: Checkpoint, adapter: Make) -> None:
     zero, one = adapter("zero", "blocks.0.to_k"), adapter("one", "blocks.0.to_k")
     plan = plan_fuse(base, [(zero, 0.0), (one, 1.0)])
-    assert [term.scale for term in plan.terms[f"{PREFIX}blocks.0.to_k.weight"]] == [0.0, 1.0]
+    assert [term.effective_strength for term in plan.terms[f"{PREFIX}blocks.0.to_k.weight"]] == [0.0, 1.0]
     assert plan.pairs_fused == (1, 1)
 
 
@@ -273,7 +276,7 @@ class TestStrength:
     @pytest.mark.parametrize("strength", [1, -2.5, np.float32(0.5), np.float64(0.5), np.int64(2)])
     def test_that_is_any_real_number(self, base: Checkpoint, adapter: Make, strength: float) -> None:
         (terms,) = plan_fuse(base, [(adapter("one", "blocks.0.to_k"), strength)]).terms.values()
-        assert terms[0].scale == float(strength)
+        assert terms[0].effective_strength == float(strength)
 
 
 class TestReferenceScales:
@@ -332,4 +335,4 @@ class TestEndToEnd:
         assert plan.pairs_fused == (38, 15, 5)
         assert len(plan.terms) == 38
         ff = plan.terms[f"{PREFIX}transformer_blocks.1.ff.net.2.weight"]
-        assert [term.scale for term in ff] == [0.5, float(np.float32(-0.3))]
+        assert [term.effective_strength for term in ff] == [0.5, float(np.float32(-0.3))]

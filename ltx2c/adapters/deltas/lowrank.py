@@ -1,29 +1,24 @@
-"""One adapter pair: the two factors of a low-rank delta, and the scale at which they enter a weight."""
+"""LoRA: a low-rank delta ``B @ A``, kept as its two factors, with the strength that alpha gives it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from ltx2c.adapters.deltas.delta import Array, KernelTerm, rounded_strength
 from ltx2c.adapters.keys import Role
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import StoredTensor
-
-Array = npt.NDArray[Any]
 
 FACTOR_DTYPES = ("BF16", "F16", "F32")
 ALPHA_DTYPES = ("BF16", "F16", "F32", "F64", "I32", "I64")
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
-    """The factors of one module's delta ``B @ A``, unread. Compared by identity: a pair is one place in one file.
+class LowRank:
+    """The pair of factors of one module's delta ``B @ A``, unread.
 
     Attributes:
         module: the module's name as the adapter spells it, namespace removed.
@@ -39,15 +34,23 @@ class Pair:
     alpha: float | None
     adapter: Path = field(repr=False)
 
+    kind = "lora"
+    target = "weight"
+
     @property
     def rank(self) -> int:
         """The inner dimension of this pair, which may differ from its neighbours'."""
         return self.a.shape[0]
 
     @property
-    def delta_shape(self) -> tuple[int, int]:
+    def shape(self) -> tuple[int, ...]:
         """``(out, in)`` of the delta, and of the only weights it fits."""
         return self.b.shape[0], self.a.shape[1]
+
+    @property
+    def tensors(self) -> tuple[StoredTensor, ...]:
+        """A, then B."""
+        return self.a, self.b
 
     @property
     def macs(self) -> int:
@@ -59,22 +62,32 @@ class Pair:
         """Bytes of both factors as stored."""
         return self.a.nbytes + self.b.nbytes
 
-    def scale(self, strength: float) -> float:
-        """The effective strength: ``strength``, times alpha / rank where the file holds an alpha.
+    def effective_strength(self, strength: float) -> float:
+        """``strength``, times alpha / rank where the file holds an alpha. As ``Delta.effective_strength``."""
+        return rounded_strength(strength if self.alpha is None else strength * self.alpha / self.rank)
 
-        Computed in double and rounded to float32 once, as the contract says; a negative zero becomes zero. Infinite
-        where the result passes float32's range.
-        """
-        value = strength if self.alpha is None else strength * self.alpha / self.rank
-        with np.errstate(over="ignore"):
-            return float(np.float32(value)) + 0.0
+    def strength_reason(self, strength: float) -> str:
+        """As ``Delta.strength_reason``."""
+        return f"strength {strength} times alpha {self.alpha} over rank {self.rank}"
 
-    def read(self) -> tuple[Array, Array]:
-        """``(A, B)`` as stored, in fresh arrays. Raises OSError where the file cannot be read."""
-        return self.a.read(), self.b.read()
+    def load(self) -> LoadedPair:
+        """Read both factors as stored, into fresh arrays. As ``Delta.load``."""
+        return LoadedPair(self.a.read(), self.b.read())
 
 
-def pair_from(module: str, tensors: Mapping[Role, StoredTensor], adapter: Path) -> Pair:
+@dataclass(frozen=True, eq=False)
+class LoadedPair:
+    """The factors of a pair, as stored."""
+
+    a: Array
+    b: Array
+
+    def terms(self, effective_strength: float, rows: slice | None = None) -> Sequence[KernelTerm]:
+        """A whole and B's rows. As ``LoadedDelta.terms``."""
+        return [(self.a, self.b if rows is None else self.b[rows], effective_strength)]
+
+
+def pair_from(module: str, tensors: Mapping[Role, StoredTensor], adapter: Path) -> LowRank:
     """The pair that one module's tensors make.
 
     Raises:
@@ -98,7 +111,7 @@ def pair_from(module: str, tensors: Mapping[Role, StoredTensor], adapter: Path) 
             code="rank-mismatch",
         )
     alpha = _read_alpha(tensors["alpha"], where) if "alpha" in tensors else None
-    return Pair(module, a, b, alpha, adapter)
+    return LowRank(module, a, b, alpha, adapter)
 
 
 def _check_factor(tensor: StoredTensor, side: str, where: str) -> None:
