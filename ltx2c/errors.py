@@ -9,7 +9,9 @@ Three things can stop a job, and they are kept apart because a caller reacts to 
 
 from __future__ import annotations
 
+import functools
 import unicodedata
+from typing import Any
 
 
 class Ltx2cError(Exception):
@@ -27,6 +29,10 @@ class RefusedError(Ltx2cError, ValueError):
     def __init__(self, message: str, *, code: str) -> None:
         super().__init__(message)
         self.code = code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How it is pickled and copied: without the code, a worker's refusal would never reach its parent."""
+        return functools.partial(type(self), code=self.code), self.args, self.__dict__
 
 
 _MAX_SHOWN = 200

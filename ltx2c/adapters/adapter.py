@@ -15,10 +15,11 @@ from ltx2c.adapters.deltas.lowrank import pair_from
 from ltx2c.adapters.metadata import DOWNSCALE, TEMPORAL_SCALE, alpha_notes, scale_factor
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint, StoredTensor
+from ltx2c.files.descriptors import HoldsDescriptors
 
 
 @dataclass(frozen=True, eq=False)
-class Adapter:
+class Adapter(HoldsDescriptors):
     """Low-rank deltas for the modules of some base. Usable as a context manager, which closes the files.
 
     Attributes:
@@ -80,7 +81,7 @@ class Adapter:
     @property
     def identity(self) -> frozenset[tuple[int, int]]:
         """Device and inode of each file: equal for one adapter reached by two names."""
-        return frozenset((file.identity[0], file.identity[1]) for file in self.checkpoint.files)
+        return frozenset((file.identity.device, file.identity.inode) for file in self.checkpoint.files)
 
     def close(self) -> None:
         """Close the files. The deltas can no longer be read."""

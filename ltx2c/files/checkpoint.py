@@ -9,13 +9,14 @@ from pathlib import Path
 from types import TracebackType
 
 from ltx2c.errors import RefusedError, printable
+from ltx2c.files.descriptors import HoldsDescriptors
 from ltx2c.files.index import INDEX_SUFFIX, Index, find_index, read_index, shards_of
 from ltx2c.files.paths import as_path
 from ltx2c.files.tensorfile import StoredTensor, TensorFile
 
 
-class Checkpoint:
-    """A model's tensors by key, wherever they lie; also a context manager.
+class Checkpoint(HoldsDescriptors):
+    """A model's tensors by key, wherever they lie; also a context manager. Cannot be pickled or copied.
 
     Attributes:
         path: as given.

@@ -13,12 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ltx2c.errors import RefusedError, printable
+from ltx2c.files.descriptors import HoldsDescriptors
 from ltx2c.files.header import PAGE
 
 WritableBuffer = bytearray | memoryview | mmap.mmap | npt.NDArray[Any]
 
 
-class FileReader:
+class FileReader(HoldsDescriptors):
     """A file that is open for reading.
 
     Attributes:

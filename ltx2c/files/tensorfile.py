@@ -7,14 +7,16 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ltx2c.dtypes import DTYPES
 from ltx2c.errors import RefusedError, printable
+from ltx2c.files.descriptors import HoldsDescriptors
 from ltx2c.files.header import PREFIX_BYTES, Header, header_bytes, parse_header
+from ltx2c.files.identity import FileIdentity
 from ltx2c.files.looks_like import HEAD_BYTES, looks_like
 from ltx2c.files.reading import FileReader, WritableBuffer
 
@@ -22,22 +24,8 @@ _CACHE_LINE = 64
 _WIDEST = 8  # bytes that any dtype is aligned to
 
 
-class Identity(NamedTuple):
-    """What tells one file from another, and from itself after a change."""
-
-    device: int
-    inode: int
-    size: int
-    mtime_ns: int
-
-    @classmethod
-    def of(cls, status: os.stat_result) -> Identity:
-        """The identity that ``os.stat`` tells."""
-        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-
-
 @dataclass(frozen=True, slots=True)
-class StoredTensor:
+class StoredTensor(HoldsDescriptors):
     """A tensor as it lies in a file. Nothing is read until one of the methods is called.
 
     Attributes:
@@ -98,7 +86,7 @@ def _empty(size: int, begin: int) -> npt.NDArray[np.uint8]:
     return memory[start : start + size]
 
 
-class TensorFile:
+class TensorFile(HoldsDescriptors):
     """A safetensors file whose header has been read and checked; also a context manager.
 
     Attributes:
@@ -109,15 +97,18 @@ class TensorFile:
         header_sha256: hex digest of the header: the length and the JSON, padding included.
         data_start: byte offset of the first tensor's data.
         identity: of the file when it was opened.
+
+    Cannot be pickled or copied.
     """
 
     def __init__(self, reader: FileReader) -> None:
         self.path = reader.path
-        self.identity = Identity.of(reader.opened)
-        self.size = self.identity.size
+        self.size = reader.opened.st_size
         self._absolute = self.path.absolute()  # where it is, also after the process has changed its working folder
+        self._resolved = os.path.realpath(self.path)
         self._reader = reader
         header = self._read_header()
+        self.identity = FileIdentity.of(self.path, reader.opened, self.header_sha256)
         self.metadata = header.metadata
         self.tensors = {
             key: StoredTensor(
@@ -180,20 +171,35 @@ class TensorFile:
         return self._reader.mapped()
 
     def check_unchanged(self) -> None:
-        """Make sure that the path still leads to the file that was opened, unchanged in size and time.
+        """Make sure that the path still leads to the file that was opened, as it was; see ``ltx2c.files.identity``.
 
         Raises:
             RefusedError: ``file-changed``.
         """
+        held = self._reader.status()
         try:
             there = self._absolute.stat()
         except FileNotFoundError:
             raise RefusedError(f"{printable(self.path)}: removed since it was opened", code="file-changed") from None
-        for now in (Identity.of(self._reader.status()), Identity.of(there)):
-            for what, was, is_now in zip(Identity._fields, self.identity, now, strict=True):
-                if was != is_now:
-                    message = f"{printable(self.path)}: changed since it was opened: {what} was {was}, is {is_now}"
-                    raise RefusedError(message, code="file-changed")
+        change = self.identity.change_in(held) or self.identity.change_in(there) or self._replacement(held, there)
+        if change:
+            raise RefusedError(f"{printable(self.path)}: changed since it was opened: {change}", code="file-changed")
+
+    def _replacement(self, held: os.stat_result, there: os.stat_result) -> str | None:
+        """What shows that ``there``, of the same size and times, is another file than the one ``held``, or None.
+
+        An inode number alone says nothing: rclone and others give a file a new one while it is open. Another file in
+        its place takes a link from it, or a link on the way to it that leads elsewhere.
+        """
+        if there.st_dev != self.identity.device:
+            return f"device was {self.identity.device}, is {there.st_dev}"
+        if there.st_ino == self.identity.inode:
+            return None
+        if held.st_nlink != self._reader.opened.st_nlink:
+            return f"replaced by another file, inode {there.st_ino} in the place of {self.identity.inode}"
+        if (resolved := os.path.realpath(self._absolute)) != self._resolved:
+            return f"it led to {printable(self._resolved)}, leads to {printable(resolved)}"
+        return None
 
     def close(self) -> None:
         """Close the file. Arrays from ``view`` stay valid: they hold the mapping."""

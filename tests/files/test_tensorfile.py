@@ -156,31 +156,6 @@ def _truncate(path: Path) -> None:
     os.truncate(path, path.stat().st_size - 1)
 
 
-def _overwrite(path: Path) -> None:
-    with path.open("r+b") as file:
-        file.seek(-1, os.SEEK_END)
-        file.write(b"!")
-    os.utime(path, ns=(0, 0))
-
-
-def _replace(path: Path) -> None:
-    other = path.with_suffix(".new")
-    other.write_bytes(path.read_bytes())
-    os.utime(other, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
-    other.replace(path)
-
-
-@pytest.mark.parametrize("change", [_truncate, _overwrite, _replace, Path.unlink])
-def test_a_file_changed_since_it_was_opened_is_noticed(change, tmp_path: Path) -> None:
-    path = write_tensors(tmp_path / "x.safetensors", {"t": ("U8", (4,), b"1234")})
-    with TensorFile.open(path) as file:
-        file.check_unchanged()
-        change(path)
-        with pytest.raises(RefusedError) as caught:
-            file.check_unchanged()
-        assert caught.value.code == "file-changed"
-
-
 def test_reading_past_a_truncation_is_refused(tmp_path: Path) -> None:
     path = write_tensors(tmp_path / "x.safetensors", {"t": ("U8", (4,), b"1234")})
     with TensorFile.open(path) as file:
