@@ -43,6 +43,11 @@ PAUSE = """
 int main(void) { return omp_pause_resource_all(omp_pause_hard); }
 """
 
+CLONES = """
+__attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4"))) static int twice(int x) { return 2 * x; }
+int main(int count, char **words) { return words[0] ? twice(count) : 0; }
+"""
+
 
 class BuildKernels(build_ext):
     """Tries out what the compiler can do, then builds for it."""
@@ -55,6 +60,8 @@ class BuildKernels(build_ext):
                 if not self._builds(f'#include "{name}.h"\nint main(void) {{ return 0; }}\n', COMPILE):
                     warnings.warn(f"this compiler cannot build the {name} kernel: left out", stacklevel=1)
                     extension.define_macros.append((f"LTX2C_WITHOUT_{name.upper()}", "1"))
+            if self._builds(CLONES, COMPILE):
+                extension.define_macros.append(("LTX2C_CLONES_BUILD", "1"))
             if self._builds(OPENMP, ["-fopenmp"]):
                 extension.extra_compile_args.append("-fopenmp")
                 extension.extra_link_args.append("-fopenmp")
@@ -79,14 +86,17 @@ class BuildKernels(build_ext):
         return True
 
 
-EXTENSION = Extension(
-    "ltx2c.kernels.fuse",
-    ["ltx2c/kernels/fuse.pyx"],
-    include_dirs=[str(KERNELS)],
-    depends=[os.fspath(path) for pattern in ("*.h", "*.def") for path in KERNELS.glob(pattern)],
-)
+EXTENSIONS = [
+    Extension(
+        f"ltx2c.kernels.{name}",
+        [f"ltx2c/kernels/{name}.pyx"],
+        include_dirs=[str(KERNELS)],
+        depends=[os.fspath(path) for pattern in ("*.h", "*.def") for path in KERNELS.glob(pattern)],
+    )
+    for name in ("fuse", "codecs")
+]
 
 setup(
-    ext_modules=cythonize([EXTENSION], compiler_directives={"language_level": 3}),
+    ext_modules=cythonize(EXTENSIONS, compiler_directives={"language_level": 3}),
     cmdclass={"build_ext": BuildKernels},
 )

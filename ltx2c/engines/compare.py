@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ltx2c.dtypes import DTYPES
-from ltx2c.rules import RULES
+from ltx2c.layouts import PLAIN
 
 # Another tool that sums in another order differs in about one element in 300,000 of trained weights, by one step.
 # Another base, adapter or strength changes nearly all elements of a tensor. Below this share of them it is neither.
@@ -66,7 +66,7 @@ def _one_step(one: npt.NDArray[Any], other: npt.NDArray[Any], dtype: str) -> int
     None of values that are not whole elements.
     """
     kind = DTYPES[dtype].numpy
-    if kind is None or dtype not in RULES or kind.itemsize != one.itemsize:
+    if kind is None or dtype not in PLAIN or kind.itemsize != one.itemsize:
         return 0
     first, second = (_bf16_order(values.view(kind)) for values in (one, other))
     return int(np.count_nonzero(np.abs(first - second) <= 1))

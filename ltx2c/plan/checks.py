@@ -11,7 +11,7 @@ from ltx2c.adapters import keys as adapter_keys
 from ltx2c.adapters.metadata import DOWNSCALE, TEMPORAL_SCALE
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint
-from ltx2c.rules import RULES
+from ltx2c.layouts import PLAIN
 
 
 def check_base(base: Checkpoint) -> None:
@@ -61,7 +61,7 @@ def rounding_notes(base: Checkpoint, fused: Sequence[str]) -> list[str]:
     """A note per dtype of fused weights that lose precision on the way to being stored."""
     count = Counter(base.tensors[key].dtype for key in fused)
     return [
-        f"{count[dtype]} {dtype} weights are rounded through {rule.through} where they are fused, as upstream does"
-        for dtype, rule in RULES.items()
-        if rule.through != dtype and count[dtype]
+        f"{count[dtype]} {dtype} weights are rounded through BF16 where they are fused, as upstream does"
+        for dtype in PLAIN
+        if dtype != "BF16" and count[dtype]
     ]

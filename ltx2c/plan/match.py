@@ -10,8 +10,8 @@ from ltx2c.adapters import Adapter, LowRank
 from ltx2c.adapters import keys as adapter_keys
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint
+from ltx2c.layouts import PLAIN, detect
 from ltx2c.plan.nearest import nearest_name
-from ltx2c.rules import check_rule
 
 OnUnmatched = Literal["error", "warn"]
 
@@ -117,4 +117,10 @@ def _check_fits(base: Checkpoint, key: str, pair: LowRank) -> None:
             f"{list(pair.shape)}, the weight {printable(key)} in {printable(base.path)} is {list(weight.shape)}",
             code="shape-mismatch",
         )
-    check_rule(weight, base.tensors)
+    stored = detect(base.tensors, key)
+    if not stored.layout.in_place:
+        raise RefusedError(
+            f"{printable(base.path)}: weight {printable(key)} is stored as {stored.layout.name}, and there is no rule "
+            f"to fuse that; ltx2c fuses {', '.join(PLAIN)}",
+            code="no-fuse-rule",
+        )

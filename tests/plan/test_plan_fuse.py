@@ -202,7 +202,7 @@ def test_a_weight_that_is_not_a_matrix(tmp_path: Path, adapter: Make, shape: lis
 def test_a_weight_without_a_rule(tmp_path: Path, adapter: Make, dtype: str) -> None:
     with (
         Checkpoint.open(write(tmp_path / "b.safetensors", {"x.weight": (dtype, [6, 5])})) as odd,
-        refused("no-fuse-rule", "b.safetensors", "x.weight", dtype),
+        refused("no-fuse-rule", "b.safetensors", "x.weight"),
     ):
         plan_fuse(odd, [(adapter("one", "x"), 1)])
 
@@ -213,7 +213,7 @@ def test_a_weight_with_a_scale_beside_it(tmp_path: Path, adapter: Make, dtype: s
     tensors = {"x.weight": (dtype, [6, 5]), sibling: ("F32", [])}
     with (
         Checkpoint.open(write(tmp_path / "b.safetensors", tensors)) as scaled,
-        refused("no-fuse-rule", f"x.weight is {dtype} with {sibling} beside it"),
+        refused("no-fuse-rule", "x.weight"),
     ):
         plan_fuse(scaled, [(adapter("one", "x"), 1)])
 

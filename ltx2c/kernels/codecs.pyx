@@ -1,0 +1,132 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""Bindings of the codecs: byte views of arrays in, bands of rows in parallel, without the GIL."""
+
+from cython.parallel cimport prange
+from libc.stddef cimport ptrdiff_t, size_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+import numpy as np
+
+cdef extern from "codecs.h" nogil:
+    ctypedef enum ltx2c_fp8:
+        pass
+
+    ctypedef struct ltx2c_tally:
+        uint64_t changed
+        uint64_t nonfinite
+        uint64_t unencodable
+
+    void ltx2c_add_tally(ltx2c_tally *sum, ltx2c_tally more)
+
+    ctypedef struct ltx2c_rows:
+        char *data
+        ptrdiff_t stride
+
+    ctypedef struct ltx2c_patch:
+        ltx2c_rows values
+        ltx2c_rows codes
+        size_t rows
+        size_t columns
+        int wide
+        ltx2c_fp8 kind
+
+    ctypedef struct ltx2c_grid:
+        float *scales
+        size_t step
+        size_t rows
+        size_t columns
+
+    float ltx2c_scale(uint32_t largest, float before)
+    void ltx2c_decode_band(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band)
+    ltx2c_tally ltx2c_encode_band(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band)
+    uint32_t ltx2c_largest_of_band(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band)
+    ltx2c_tally ltx2c_encode_band_by(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band, uint32_t largest)
+
+# Values that a thread takes at a time where rows of any number may be taken.
+cdef enum:
+    SHARE = 1 << 16
+
+
+cdef class Patch:
+    """Rows of FP8 codes with the values that they become or come from, and their scales, as C structures.
+
+    Without scales codes are values as they are. One scale is for all of them; else there is one for each granule, as a
+    row-major grid.
+    """
+
+    cdef ltx2c_patch patch
+    cdef ltx2c_grid grid
+    cdef bint shared
+    cdef Py_ssize_t bands
+
+    def __init__(self, const uint8_t[:, :] codes, const uint8_t[:, :] values, bint wide, int kind,
+                 const float[:, ::1] scales, tuple granule):
+        cdef Py_ssize_t rows = codes.shape[0], columns = codes.shape[1], band_rows, granule_columns
+        if values.shape[0] != rows or values.shape[1] != columns * (4 if wide else 2):
+            raise IndexError("codes and values differ in shape")
+        self.patch.rows = rows
+        self.patch.columns = columns
+        self.patch.wide = wide
+        self.patch.kind = <ltx2c_fp8>kind
+        self.patch.codes.stride = codes.strides[0]
+        self.patch.values.stride = values.strides[0]
+        if not rows or not columns:
+            return
+        self.patch.codes.data = <char *>&codes[0, 0]
+        self.patch.values.data = <char *>&values[0, 0]
+        self.shared = scales is None or scales.size == 1
+        if self.shared:
+            band_rows, granule_columns = max(1, SHARE // columns), columns
+        else:
+            band_rows, granule_columns = granule
+            self.grid.step = scales.shape[1]
+            if scales.shape[0] * band_rows < rows or scales.shape[1] * granule_columns < columns:
+                raise IndexError("fewer scales than granules")
+        if scales is not None:
+            self.grid.scales = <float *>&scales[0, 0]
+        self.grid.rows = band_rows
+        self.grid.columns = granule_columns
+        self.bands = (rows + band_rows - 1) // band_rows
+
+    cdef uint32_t largest(self, int threads):
+        cdef Py_ssize_t band
+        cdef uint32_t largest = 0
+        cdef uint32_t[::1] found = np.zeros(self.bands, np.uint32)
+        for band in prange(self.bands, nogil=True, num_threads=threads, schedule="dynamic", chunksize=1):
+            found[band] = ltx2c_largest_of_band(&self.patch, &self.grid, band)
+        for band in range(self.bands):
+            largest = max(largest, found[band])
+        return largest
+
+
+def decode_fp8(const uint8_t[:, :] codes, uint8_t[:, :] values, bint wide, int kind, const float[:, ::1] scales,
+               tuple granule, int threads):
+    """Fill ``values`` from ``codes``: see the stub file."""
+    cdef Patch part = Patch(codes, values, wide, kind, scales, granule)
+    cdef Py_ssize_t band
+    for band in prange(part.bands, nogil=True, num_threads=threads, schedule="dynamic", chunksize=1):
+        ltx2c_decode_band(&part.patch, &part.grid, band)
+
+
+def encode_fp8(const uint8_t[:, :] values, uint8_t[:, :] codes, bint wide, int kind, float[:, ::1] scales,
+               tuple granule, int threads):
+    """Fill ``codes`` and ``scales`` from ``values``: see the stub file."""
+    cdef Patch part = Patch(codes, values, wide, kind, scales, granule)
+    cdef Py_ssize_t band
+    cdef uint32_t largest
+    cdef ltx2c_tally total
+    cdef uint8_t[::1] room = np.zeros((part.bands + 1) * sizeof(ltx2c_tally), np.uint8)
+    cdef ltx2c_tally *tallies = <ltx2c_tally *>&room[0]
+    if part.shared:
+        largest = part.largest(threads) if part.grid.scales else 0
+        for band in prange(part.bands, nogil=True, num_threads=threads, schedule="dynamic", chunksize=1):
+            tallies[band] = ltx2c_encode_band_by(&part.patch, &part.grid, band, largest)
+        if part.grid.scales:
+            part.grid.scales[0] = ltx2c_scale(largest, part.grid.scales[0])
+    else:
+        for band in prange(part.bands, nogil=True, num_threads=threads, schedule="dynamic", chunksize=1):
+            tallies[band] = ltx2c_encode_band(&part.patch, &part.grid, band)
+    total = tallies[part.bands]  # zeros
+    for band in range(part.bands):
+        ltx2c_add_tally(&total, tallies[band])
+    return total.changed, total.nonfinite, total.unencodable

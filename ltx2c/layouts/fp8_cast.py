@@ -1,0 +1,50 @@
+"""FP8 without scales: each code is a value by itself, and a fused value is the nearest code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from ltx2c.kernels import codecs
+from ltx2c.layouts.layout import Array, Companions, Encoded, Working
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+FLOAT32 = np.dtype(np.float32)
+
+# The codecs' numbers of the two formats, by safetensors' names of them.
+KINDS = {"F8_E4M3": 0, "F8_E5M2": 1}
+
+
+@dataclass(frozen=True)
+class Fp8Cast:
+    """Codes of e4m3fn, which saturates at 448 (infinities too), or e5m2, which overflows to infinity from 61440 on."""
+
+    name: str
+    dtype: str
+    in_place = False
+    granule_rows = 1
+    whole = False
+
+    def working(self, arithmetic: str) -> Working:
+        return Working(BFLOAT16, "ltx") if arithmetic == "ltx" else Working(FLOAT32, "f32")
+
+    def decode(self, codes: Array, companions: Companions, rows: slice, out: Array, threads: int) -> None:
+        wide = out.dtype == FLOAT32
+        codecs.decode_fp8(as_bytes(codes), as_bytes(out), wide, KINDS[self.dtype], None, (1, 1), threads)
+
+    def encode(self, values: Array, codes: Array, companions: Companions, rows: slice, threads: int) -> Encoded:
+        wide = values.dtype == FLOAT32
+        kind = KINDS[self.dtype]
+        found = codecs.encode_fp8(as_bytes(values), as_bytes(codes), wide, kind, None, (1, 1), threads)
+        return Encoded(values.size, *found)
+
+
+def as_bytes(array: Array) -> Array:
+    """A 2-D array as bytes ``[rows, columns * itemsize]``, without a copy."""
+    return array.view(np.uint8)
+
+
+FP8 = Fp8Cast("fp8", "F8_E4M3")
+FP8_E5M2 = Fp8Cast("fp8-e5m2", "F8_E5M2")

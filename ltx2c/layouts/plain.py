@@ -1,0 +1,45 @@
+"""Weights stored as the values they are: bfloat16, float32, float16."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from ltx2c.dtypes import DTYPES
+from ltx2c.layouts.layout import Array, Companions, Encoded, KernelArithmetic, Working
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Values of one dtype, by its safetensors name.
+
+    ``ltx`` rounds the sum of weight and delta to bfloat16 whatever the dtype, as upstream does; ``f32`` to the dtype.
+    """
+
+    dtype: str
+    in_place = True
+    granule_rows = 1
+    whole = False
+
+    @property
+    def name(self) -> str:
+        return self.dtype.lower()
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The dtype of arrays."""
+        return cast("np.dtype[Any]", DTYPES[self.dtype].numpy)
+
+    def working(self, arithmetic: str) -> Working:
+        return Working(self.numpy, cast(KernelArithmetic, arithmetic))
+
+    def decode(self, codes: Array, companions: Companions, rows: slice, out: Array, threads: int) -> None:
+        out[...] = codes
+
+    def encode(self, values: Array, codes: Array, companions: Companions, rows: slice, threads: int) -> Encoded:
+        raise TypeError("plain weights are fused where they lie")
+
+
+PLAIN = {dtype: Plain(dtype) for dtype in ("BF16", "F32", "F16")}
