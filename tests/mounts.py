@@ -25,3 +25,21 @@ def mounted_tmpfs(folder: Path, options: str) -> Iterator[Path]:
 
 def remount_read_only(folder: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+
+
+@contextlib.contextmanager
+def mounted_overlay(folder: Path, files: dict[str, bytes]) -> Iterator[Path]:
+    """An overlay, as of a container's image, through which ``files`` of the file system below are seen."""
+    below, above, work, seen = (folder / name for name in ("below", "above", "work", "seen"))
+    for part in (below, above, work, seen):
+        part.mkdir()
+    for name, content in files.items():
+        (below / name).write_bytes(content)
+    options = f"lowerdir={below},upperdir={above},workdir={work}"
+    done = subprocess.run(["mount", "-t", "overlay", "-o", options, "overlay", seen], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"NOT TESTED: cannot mount an overlay here (needs root): {done.stderr.strip()}")
+    try:
+        yield seen
+    finally:
+        subprocess.run(["umount", seen], check=True)

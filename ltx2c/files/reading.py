@@ -15,8 +15,14 @@ import numpy.typing as npt
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.descriptors import HoldsDescriptors
 from ltx2c.files.header import PAGE
+from ltx2c.files.page_cache import CountPages, page_counter, pages_between
 
 WritableBuffer = bytearray | memoryview | mmap.mmap | npt.NDArray[Any]
+
+# A block is copied from the page cache where this share of it is there. Measured on blocks of 16 MB, Linux 6.18, two
+# Zen 4 cores, a disk of 2.5 GB/s: 4.2 ms if all is cached, 6.9 ms without the last eighth, 11.9 without the last half,
+# 5.1 with 8 holes of 64 KB and 7.8 with 64, against 6.8 ms around the cache, which takes no processor time.
+MOSTLY_CACHED = 7 / 8
 
 
 class FileReader(HoldsDescriptors):
@@ -40,6 +46,7 @@ class FileReader(HoldsDescriptors):
         self._open = [self._descriptor]
         self._close = weakref.finalize(self, _close_all, self._open)  # at the latest when nothing refers to it
         self._direct: int | None = None  # the same file, opened for direct reads; -1 where that is refused
+        self._count_pages: CountPages | None = None
         self._mapping: npt.NDArray[np.uint8] | None = None
         self.opened = self.status()
         if not stat.S_ISREG(self.opened.st_mode):
@@ -81,20 +88,20 @@ class FileReader(HoldsDescriptors):
 
         Raises as ``read_into`` does.
         """
-        done = self._read_cached(buffer[at : at + nbytes], offset)
-        if done < nbytes and at % PAGE == offset % PAGE:
-            lead = (at + done) % PAGE
+        done = 0
+        if at % PAGE == offset % PAGE and nbytes and not self._is_cached(offset, offset + nbytes):
+            lead = at % PAGE
             end = -(-(at + nbytes) // PAGE) * PAGE
-            done += max(0, self._read_direct(buffer[at + done - lead : end], offset + done - lead) - lead)
+            done = max(0, self._read_direct(buffer[at - lead : end], offset - lead) - lead)
         if done < nbytes:
             self.read_into(buffer[at + done : at + nbytes], offset + done)
 
-    def _read_cached(self, buffer: memoryview, offset: int) -> int:
-        """Copy as many bytes as are in memory; how many those were."""
-        try:
-            return os.preadv(self._descriptor, [buffer], offset, os.RWF_NOWAIT)
-        except OSError:  # nothing is cached, or the file system cannot tell
-            return 0
+    def _is_cached(self, begin: int, end: int) -> bool:
+        """Whether copying from the page cache is the faster way; so it is where nobody knows."""
+        if self._count_pages is None:
+            self._count_pages = page_counter(self._descriptor, self.mapped)
+        cached = self._count_pages(begin, end)
+        return cached is None or cached >= MOSTLY_CACHED * pages_between(begin, end)
 
     def _read_direct(self, buffer: memoryview, offset: int) -> int:
         """Read whole pages around the cache; how many bytes came, 0 where the file system does not do that."""
