@@ -1,26 +1,20 @@
-"""The ``ltx2c`` command, and ``python -m ltx2c``: starts the command line, with a Ctrl-C that is quiet from the start.
-
-Importing NumPy and the kernels takes a while, and a ``KeyboardInterrupt`` in the middle of it ends in tracebacks:
-signals wait until a command's work begins. NumPy's own threads, which start meanwhile, leave them to the main thread
-for good; those that another thread receives may go unnoticed.
-"""
+"""The ``ltx2c`` command, and ``python -m ltx2c``: starts the command line, with signals handled from the start."""
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from ltx2c import signals
 
 
 def main() -> int:
     """Run the command line on this process's arguments and return the exit code."""
+    signals.take()
     _replace_closed_streams()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     from ltx2c import cli
 
-    return cli.main(before_work=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before))
+    return cli.main()
 
 
 def _replace_closed_streams() -> None:

@@ -4,7 +4,7 @@ Three things can stop a job, and they are kept apart because a caller reacts to 
 
 * ``RefusedError``: the input or the request does not fit. Nothing was written. The command line exits with 2.
 * ``OSError``: the system failed (disk, permission, a vanished file), as the system raised it. Exit 3.
-* anything else is a bug. Exit 1, with its traceback.
+* anything else is a bug. Exit 70, with its traceback.
 """
 
 from __future__ import annotations

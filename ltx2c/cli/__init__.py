@@ -7,12 +7,13 @@ Each command is one module with ``EXAMPLE``, ``add_arguments(parser)`` and ``run
 code  meaning
 ====  ================================================================================
 0     done
-1     a bug: the traceback is shown
+1     compared and different (verify)
 2     wrong usage, or an input that was refused; one line on stderr says why
 3     the system failed: disk, permission, a vanished file; no result was left behind, but where stderr says that
       only stdout could not be written: then the command has done its work, and what it wrote stands
+70    a bug: the traceback is shown
 130   interrupted (Ctrl-C)
-143   terminated (SIGTERM)
+143   terminated (SIGTERM); 128 + its number for another signal that ends a process
 ====  ================================================================================
 """
 
@@ -21,63 +22,70 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
-from typing import NoReturn
+import traceback
+from collections.abc import Sequence
+from typing import TextIO
 
+from ltx2c import signals
 from ltx2c.cli.commands import UsageError, parse
-from ltx2c.cli.result import Result
+from ltx2c.cli.result import Failure, Result
 from ltx2c.errors import RefusedError, printable
 
 
-def main(argv: Sequence[str] | None = None, *, before_work: Callable[[], object] | None = None) -> int:
-    """Run one command and return its exit code.
-
-    ``argv`` is without the program's name. ``before_work`` is called when everything is imported and parsed.
-    """
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. ``argv`` is without the program's name."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
         _never_fail_to_encode(stream)
     try:
-        with _terminable():
-            return _run_reporting(arguments, before_work)
-    except BrokenPipeError:  # whoever was reading has left: there is nobody to tell
-        _drop_stdout()
-        return 3
-    finally:
-        _settle_stdout()
+        try:
+            ended = _run(arguments)
+        finally:  # a signal may come until here, and from here on none changes the outcome
+            signals.settle()
+    except KeyboardInterrupt as interrupt:
+        ended = _stopped(interrupt)
+    except SystemExit as leaving:  # argparse's way to end after --help and --version
+        ended = Result({}, "", exit_code=int(leaving.code or 0))
+    exit_code = ended.exit_code
+    if isinstance(ended, Failure):
+        _report(ended, "--json" in arguments)
+    for stream in (sys.stdout, sys.stderr):
+        _settle(stream)
+    signals.release()
+    return exit_code
 
 
-class Terminated(BaseException):
-    """SIGTERM, made an exception so that whatever is being written is cleaned up on the way out."""
-
-
-def _run_reporting(arguments: list[str], before_work: Callable[[], object] | None) -> int:
+def _run(arguments: list[str]) -> Result | Failure:
     try:
-        return _run(arguments, before_work)
-    except BrokenPipeError:
-        raise
+        try:
+            return _run_command(arguments)
+        finally:  # a signal decides, also where it was lost on the way, or where it made something else go wrong
+            number = signals.received()
+            if number is not None:
+                raise signals.Stopped(number) from None
+    except BrokenPipeError:  # whoever was reading has left: there is nobody to tell
+        return Failure(3, "", "")
     except (UsageError, RefusedError) as error:
-        return _fail(2, error.code, str(error), arguments)
+        return Failure(2, error.code, str(error))
+    except UnicodeEncodeError as error:
+        name = printable(error.object)
+        return Failure(2, "name-encoding", f"{name}: the locale's encoding for file names, {error.encoding}, lacks it")
     except OSError as error:
-        return _fail(3, "io-failed", _describe(error), arguments)
+        return Failure(3, "io-failed", _describe(error))
     except MemoryError:
-        return _fail(3, "out-of-memory", "not enough memory", arguments)
-    except KeyboardInterrupt:
-        return _fail(130, "interrupted", "interrupted", arguments)
-    except Terminated:
-        return _fail(143, "terminated", "terminated", arguments)
+        return Failure(3, "out-of-memory", "not enough memory")
+    except Exception as error:
+        said = f"a bug, please report it: {type(error).__name__}: {printable(error)}"
+        return Failure(70, "bug", said, traceback.format_exc())
 
 
-def _run(arguments: list[str], before_work: Callable[[], object] | None) -> int:
+def _run_command(arguments: list[str]) -> Result | Failure:
     try:
         command, args = parse(arguments)
     finally:
         sys.stdout.flush()  # a help text: here, where a reader that has left is still handled
-    if before_work is not None:
-        before_work()
+    signals.begin_work()
     result: Result = command.run(args)
     try:
         if args.json:
@@ -89,45 +97,37 @@ def _run(arguments: list[str], before_work: Callable[[], object] | None) -> int:
         raise
     except OSError as error:
         done = "the command has done its work, and what it wrote stands"
-        return _fail(3, "io-failed", f"stdout: {_describe(error)}; {done}", arguments)
-    return result.exit_code
+        return Failure(3, "io-failed", f"stdout: {_describe(error)}; {done}")
+    return result
 
 
-def _settle_stdout() -> None:
+def _stopped(interrupt: KeyboardInterrupt) -> Failure:
+    if isinstance(interrupt, signals.Stopped):
+        number = interrupt.number
+        return Failure(interrupt.exit_code, signals.code(number), signals.ENDINGS[number])
+    return Failure(130, "interrupted", "interrupted")  # Python's own, of a program that calls main()
+
+
+def _report(failure: Failure, as_json: bool) -> None:
+    with contextlib.suppress(OSError):  # the exit code tells what stderr or stdout has no room for
+        if failure.message:
+            print(f"{failure.traceback}ltx2c: error: {failure.message}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):
+        if as_json and failure.message:
+            print(json.dumps({"error": {"code": failure.code, "message": failure.message}}), flush=True)
+
+
+def _settle(stream: TextIO) -> None:
     """Write what is left to write. What cannot be is dropped, or the interpreter would try, and fail, as it ends."""
     try:
-        sys.stdout.flush()
+        stream.flush()
     except OSError:
-        _drop_stdout()
-
-
-def _drop_stdout() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _fail(exit_code: int, code: str, message: str, arguments: Sequence[str]) -> int:
-    print(f"ltx2c: error: {message}", file=sys.stderr)
-    if "--json" in arguments:
-        with contextlib.suppress(OSError):  # the reason to exit is the first error, and stderr has told it
-            print(json.dumps({"error": {"code": code, "message": message}}), flush=True)
-    return exit_code
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _describe(error: OSError) -> str:
     reason = error.strerror or str(error) or type(error).__name__
     return reason if error.filename is None else f"{printable(os.fsdecode(error.filename))}: {reason}"
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    def terminate(signum: int, frame: FrameType | None) -> NoReturn:
-        raise Terminated
-
-    previous = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def _never_fail_to_encode(stream: object) -> None:

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Result:
-    """Compare; exit code 2 where anything differs."""
+    """Compare; exit code 1 where anything differs."""
     with progress.bar("verify", args) as report:
         found = api.verify_checkpoint(
             args.fused,
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> Result:
             sample=args.sample,
             progress=report,
         )
-    return Result(found.as_json(), "\n".join(_lines(found)), exit_code=0 if found.equal else 2)
+    return Result(found.as_json(), "\n".join(_lines(found)), exit_code=0 if found.equal else 1)
 
 
 def _lines(report: VerifyReport) -> list[str]:
