@@ -13,7 +13,7 @@ from ltx2c.version import __version__
 if TYPE_CHECKING:
     from ltx2c import reference
     from ltx2c.adapters import Adapter
-    from ltx2c.api import fuse_checkpoint, verify_checkpoint
+    from ltx2c.api import execute, fuse_checkpoint, verify_checkpoint
     from ltx2c.engines.resident import ResidentCheckpoint
     from ltx2c.errors import Ltx2cError, RefusedError
     from ltx2c.files import Checkpoint
@@ -32,6 +32,7 @@ __all__ = [
     "RefusedError",
     "ResidentCheckpoint",
     "__version__",
+    "execute",
     "fuse_checkpoint",
     "fuse_tensor",
     "fuse_tensors",
@@ -50,6 +51,7 @@ _HOMES = {
     "Recipe": "recipes",
     "RefusedError": "errors",
     "ResidentCheckpoint": "engines.resident",
+    "execute": "api",
     "fuse_checkpoint": "api",
     "fuse_tensor": "fusion",
     "fuse_tensors": "fusion",

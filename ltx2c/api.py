@@ -5,28 +5,28 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ltx2c.adapters import Adapter
 from ltx2c.engines.digests import Digests
 from ltx2c.engines.file import write_fused
 from ltx2c.engines.outputs import lay_out
 from ltx2c.engines.report import FuseOutline, FuseReport, outline
 from ltx2c.engines.verify import VerifyReport, verify_fused
-from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint
 from ltx2c.files.destination import Destination
 from ltx2c.files.layout import OutputLayout
-from ltx2c.plan import Plan, plan_fuse
+from ltx2c.plan import Plan
+from ltx2c.plan.fuse import plan_sources
 from ltx2c.plan.match import OnUnmatched
+from ltx2c.plan.opened import AdapterArgument, BaseArgument, OpenedPlan, opened, reopened
 from ltx2c.progress import OnProgress
 
 StrPath = str | os.PathLike[str]
 
 
 def fuse_checkpoint(
-    base: StrPath,
-    adapters: Sequence[tuple[StrPath, float]],
+    base: BaseArgument,
+    adapters: Sequence[AdapterArgument],
     out: StrPath,
     *,
     threads: int | None = None,
@@ -41,8 +41,8 @@ def fuse_checkpoint(
     """Fuse adapters into a checkpoint and write the result, whole or not at all.
 
     Args:
-        base: a ``.safetensors`` file, a folder of shards, or its ``.safetensors.index.json``.
-        adapters: ``(path, strength)`` in fusion order; files or sharded folders alike.
+        base: a ``.safetensors`` file, a folder of shards, its ``.safetensors.index.json``, or an open checkpoint.
+        adapters: ``(path or open adapter, strength)`` in fusion order; files or sharded folders alike.
         out: the file to write, or the folder where the base is sharded; it is to be created in a folder that exists.
         threads: to compute with; None for what this process may use.
         unmatched: ``"warn"`` goes on without adapter pairs that have no home in the base, and reports them.
@@ -59,24 +59,78 @@ def fuse_checkpoint(
             the base) and an output that appears meanwhile is found before a weight is read.
     """
     with opened_plan(base, adapters, unmatched=unmatched) as plan:
-        layout, destination = check_output(plan, out, force=force, max_shard_bytes=max_shard_bytes)
-        digests = Digests(plan, expect_sha256) if sha256 or expect_sha256 else None
-        if digests is not None:
-            layout = lay_out(plan, max_shard_bytes=max_shard_bytes, adapter_sha256=digests.of_adapters())
-        return write_fused(
+        return _write(
             plan,
-            layout,
-            destination,
+            out,
             threads=threads,
+            force=force,
             allow_nonfinite=allow_nonfinite,
-            digests=digests,
+            max_shard_bytes=max_shard_bytes,
+            sha256=sha256,
+            expect_sha256=expect_sha256,
             progress=progress,
         )
 
 
+def execute(
+    plan: Plan,
+    out: StrPath,
+    *,
+    threads: int | None = None,
+    force: bool = False,
+    allow_nonfinite: bool = False,
+    max_shard_bytes: int | None = None,
+    sha256: bool = False,
+    expect_sha256: Sequence[str] = (),
+    progress: OnProgress | None = None,
+) -> FuseReport:
+    """Write what a plan says, whole or not at all: the bytes that ``fuse_checkpoint`` writes, in whatever process.
+
+    Args:
+        plan: from ``plan_fuse``, or from ``Plan.from_json`` in another process. The files that it was made from are
+            opened again where they were.
+        out, threads, force, allow_nonfinite, max_shard_bytes, sha256, expect_sha256, progress: as for
+            ``fuse_checkpoint``.
+
+    Raises:
+        OSError: as the system raised it.
+        RefusedError: ``file-changed`` before anything is written, where a file is not the one that the plan was made
+            from; ``bad-plan``; as ``fuse_checkpoint``.
+    """
+    with reopened(plan) as opened:
+        return _write(
+            opened,
+            out,
+            threads=threads,
+            force=force,
+            allow_nonfinite=allow_nonfinite,
+            max_shard_bytes=max_shard_bytes,
+            sha256=sha256,
+            expect_sha256=expect_sha256,
+            progress=progress,
+        )
+
+
+def _write(
+    plan: OpenedPlan,
+    out: StrPath,
+    *,
+    force: bool,
+    max_shard_bytes: int | None,
+    sha256: bool,
+    expect_sha256: Sequence[str],
+    **how: Any,
+) -> FuseReport:
+    layout, destination = check_output(plan, out, force=force, max_shard_bytes=max_shard_bytes)
+    digests = Digests(plan.sources, expect_sha256) if sha256 or expect_sha256 else None
+    if digests is not None:
+        layout = lay_out(plan, max_shard_bytes=max_shard_bytes, adapter_sha256=digests.of_adapters())
+    return write_fused(plan, layout, destination, digests=digests, **how)
+
+
 def outline_fuse(
-    base: StrPath,
-    adapters: Sequence[tuple[StrPath, float]],
+    base: BaseArgument,
+    adapters: Sequence[AdapterArgument],
     out: StrPath,
     *,
     threads: int | None = None,
@@ -98,17 +152,17 @@ def outline_fuse(
     """
     with opened_plan(base, adapters, unmatched=unmatched) as plan:
         destination = check_output(plan, out, force=force, max_shard_bytes=max_shard_bytes).destination
-        digests = Digests(plan, expect_sha256) if sha256 or expect_sha256 else None
+        digests = Digests(plan.sources, expect_sha256) if sha256 or expect_sha256 else None
         if digests is not None:
             digests.of_adapters()
             digests.finish_base()
-        return outline(plan, destination.path, threads, digests.report() if digests else {})
+        return outline(plan.plan, destination.path, threads, digests.report() if digests else {})
 
 
 def verify_checkpoint(
     fused: StrPath,
-    base: StrPath,
-    adapters: Sequence[tuple[StrPath, float]],
+    base: BaseArgument,
+    adapters: Sequence[AdapterArgument],
     *,
     threads: int | None = None,
     unmatched: OnUnmatched = "error",
@@ -130,23 +184,13 @@ def verify_checkpoint(
         return verify_fused(plan, checked, threads=threads, sample=sample, progress=progress)
 
 
-def _path_and_strength(given: object) -> tuple[StrPath, float]:
-    if isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], (str, os.PathLike)):
-        return given[0], given[1]
-    raise RefusedError(f"an adapter is (path, strength), not {printable(repr(given))}", code="bad-adapter-argument")
-
-
 @contextlib.contextmanager
 def opened_plan(
-    base: StrPath, adapters: Sequence[tuple[StrPath, float]], *, unmatched: OnUnmatched = "error"
-) -> Iterator[Plan]:
+    base: BaseArgument, adapters: Sequence[AdapterArgument], *, unmatched: OnUnmatched = "error"
+) -> Iterator[OpenedPlan]:
     """Open the files and plan the fuse; the files are closed at the end of the block. Raises as ``plan_fuse`` does."""
-    with contextlib.ExitStack() as files:
-        checkpoint = files.enter_context(Checkpoint.open(base))
-        state = [
-            (files.enter_context(Adapter.open(path)), strength) for path, strength in map(_path_and_strength, adapters)
-        ]
-        yield plan_fuse(checkpoint, state, unmatched=unmatched)
+    with opened(base, adapters) as (sources, strengths):
+        yield OpenedPlan(plan_sources(sources, strengths, unmatched=unmatched), sources)
 
 
 class Output(NamedTuple):
@@ -156,16 +200,17 @@ class Output(NamedTuple):
     destination: Destination
 
 
-def check_output(plan: Plan, out: StrPath, *, force: bool = False, max_shard_bytes: int | None = None) -> Output:
+def check_output(
+    opened: OpenedPlan, out: StrPath, *, force: bool = False, max_shard_bytes: int | None = None
+) -> Output:
     """Make sure, without writing, that a plan's output can be put at ``out``.
 
     Raises:
         OSError: as the system says.
         RefusedError: as ``lay_out`` and ``Destination.check`` do.
     """
-    layout = lay_out(plan, max_shard_bytes=max_shard_bytes)
-    inputs = [
-        path for checkpoint in plan.checkpoints for path in (checkpoint.path, *(file.path for file in checkpoint.files))
-    ]
+    layout = lay_out(opened, max_shard_bytes=max_shard_bytes)
+    checkpoints = opened.sources.checkpoints
+    inputs = [path for one in checkpoints for path in (one.path, *(file.path for file in one.files))]
     destination = Destination.check(out, inputs=inputs, needed_bytes=layout.size, force=force, folder=layout.is_folder)
     return Output(layout, destination)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ltx2c.adapters import Adapter
-from ltx2c.files import Checkpoint
 from ltx2c.plan.bind import choose_doubled
 from ltx2c.plan.cost import Cost, Rates
 from ltx2c.plan.match import OnUnmatched, UnmatchedKey
-from ltx2c.plan.phases import plan_phases
+from ltx2c.plan.opened import BaseArgument
+from ltx2c.plan.phases import opened_recipe, plan_phases
 from ltx2c.plan.render import Step, Terminal, check_schedule, naive_steps, render_steps
 from ltx2c.rates import measure_rates
 from ltx2c.recipes import Recipe
@@ -82,8 +79,8 @@ class RenderPlan:
 
 
 def plan_render(
+    base: BaseArgument,
     recipe: Recipe,
-    base: str | os.PathLike[str] | Checkpoint,
     renders: int = 1,
     terminal: Terminal = "last",
     *,
@@ -94,13 +91,13 @@ def plan_render(
     """Plan ``renders`` renders of ``recipe`` from headers alone.
 
     Args:
-        recipe: which adapters run in which phase.
         base: a checkpoint, or a path to one.
+        recipe: which adapters run in which phase.
         renders: how many, at least 1.
         terminal: the state each render leaves: ``"last"`` leaves its last phase's, ``"first"`` prepares the next
             render's first phase, ``"base"`` restores the base.
         unmatched: as for ``plan_fuse``.
-        memory_budget: bytes for a second copy, as for ``ResidentCheckpoint``.
+        memory_budget: bytes for a second copy, as for ``ResidentCheckpoint.open``.
         rates: what to predict seconds from; this machine's, measured once per process, when None.
 
     Raises:
@@ -108,12 +105,11 @@ def plan_render(
         OSError: as the system raised it.
     """
     check_schedule(renders, terminal)
-    with ExitStack() as files:
-        checkpoint = base if isinstance(base, Checkpoint) else files.enter_context(Checkpoint.open(base))
-        adapters = {path: files.enter_context(Adapter.open(path)) for path in recipe.paths}
-        planned = plan_phases(checkpoint, recipe, adapters, unmatched=unmatched)
-    phases = [(phase.name, state) for phase, state in zip(recipe.phases, planned.states, strict=True)]
-    doubled = choose_doubled(checkpoint, planned.states, memory_budget, lambda key: checkpoint.tensors[key].nbytes)
+    with opened_recipe(base, recipe) as sources:
+        checkpoint = sources.base
+        planned = plan_phases(sources, recipe, unmatched=unmatched)
+    phases = [(phase.name, fusions) for phase, fusions in zip(recipe.phases, planned.fusions, strict=True)]
+    doubled = choose_doubled(checkpoint, planned.fusions, memory_budget, lambda key: checkpoint.tensors[key].nbytes)
     rates = rates or measure_rates()
     steps = tuple(render_steps(checkpoint, phases, renders, terminal, doubled))
     second_copy = None

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rawfiles import write_tensors
 from refusals import refused
 from safetensors import safe_open
 
 import ltx2c
-from ltx2c.files import TensorFile
+from ltx2c.files import Checkpoint, TensorFile
 
 E2E = Path(__file__).parent / "data" / "e2e"
 ADAPTERS = [
@@ -54,13 +55,42 @@ def test_the_output_keeps_order_and_metadata_and_says_how_it_came_about(tmp_path
     with TensorFile.open(E2E / "base.safetensors") as base, TensorFile.open(out) as fused:
         assert list(fused.tensors) == list(base.tensors)
         assert base.metadata.items() <= fused.metadata.items()
-        assert fused.metadata["ltx2c.version"] == ltx2c.__version__ and fused.metadata["ltx2c.contract"] == "ltx-1"
-        listed = json.loads(fused.metadata["ltx2c.adapters"])
-        assert [(a["file"], a["strength"]) for a in listed] == [(path.name, strength) for path, strength in ADAPTERS]
+        entry = json.loads(fused.metadata["ltx2c"])
+        assert entry["version"] == 1
+        listed = [(one["name"], one["strength"]) for one in entry["adapters"]]
+        assert listed == [(path.name, strength) for path, strength in ADAPTERS]
+        assert entry["base"] == {"name": "base.safetensors", "size": base.size, "header_sha256": base.header_sha256}
         with TensorFile.open(ADAPTERS[0][0]) as adapter:
-            assert listed[0]["sha256"] == adapter.header_sha256 and listed[0]["size"] == adapter.size
+            first = entry["adapters"][0]
+            assert first["header_sha256"] == adapter.header_sha256 and first["size"] == adapter.size
+
+
+def test_facts_of_the_base_that_fusing_makes_untrue_are_left_out(tmp_path: Path) -> None:
+    stale = {"modelspec.hash_sha256": "0x1", "modelspec.date": "2026", "sshs_model_hash": "2", "sshs_legacy_hash": "3"}
+    with TensorFile.open(E2E / "base.safetensors") as file:
+        tensors = {key: (tensor.dtype, tensor.shape, tensor.read().tobytes()) for key, tensor in file.tensors.items()}
+    base = write_tensors(tmp_path / "base.safetensors", tensors, {**stale, "modelspec.title": "kept"})
+    for shard in (None, 1 << 30):
+        out = tmp_path / f"out{shard}"
+        ltx2c.fuse_checkpoint(base, ADAPTERS[:1], out, max_shard_bytes=shard)
+        with Checkpoint.open(out) as fused:
+            assert set(fused.metadata) == {"modelspec.title", "ltx2c"}
+
+
+def test_execute_is_given_a_plan_and_opens_the_files_again(tmp_path: Path) -> None:
+    plan = ltx2c.plan_fuse(E2E / "base.safetensors", ADAPTERS, unmatched="warn")
+    ltx2c.execute(plan, tmp_path / "one")
+    ltx2c.fuse_checkpoint(E2E / "base.safetensors", ADAPTERS, tmp_path / "two", unmatched="warn")
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_a_fused_file_opens_elsewhere(tmp_path: Path) -> None:
+    out = tmp_path / "fused.safetensors"
+    ltx2c.fuse_checkpoint(E2E / "base.safetensors", ADAPTERS, out, unmatched="warn")
+    with TensorFile.open(out) as fused:
+        keys = set(fused.tensors)
     with safe_open(out, "numpy") as file:
-        assert set(file.keys()) == set(fused.tensors)
+        assert set(file.keys()) == keys
 
 
 def test_the_same_inputs_give_the_same_file(tmp_path: Path) -> None:

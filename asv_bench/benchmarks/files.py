@@ -67,15 +67,17 @@ def copy_seconds(folder: Path) -> float:
 def compute_seconds(folder: Path, rank: int) -> float:
     """The arithmetic of the same fuse in one call on arrays in memory."""
     from ltx2c import Adapter, Checkpoint, fuse_tensors, plan_fuse
+    from ltx2c.plan.opened import Sources
 
     with (
         Checkpoint.open(folder / BASE) as base,
         Adapter.open(folder / f"lora-{rank}.safetensors") as adapter,
     ):
+        sources = Sources(base, [adapter])
         jobs = []
-        for key, (term,) in plan_fuse(base, [(adapter, 0.8)]).terms.items():
+        for key, (one,) in plan_fuse(base, [(adapter, 0.8)]).fusions.items():
             weight = base.tensors[key].read()
-            jobs.append((weight, term.delta.load().terms(term.effective_strength), weight))
+            jobs.append((weight, sources.load(one.delta).terms(one.effective_strength), weight))
     began = time.perf_counter()
     fuse_tensors(jobs)
     return time.perf_counter() - began

@@ -62,12 +62,13 @@ def _load_seconds(base: Path, recipe: Any) -> float:
     from ltx2c import ResidentCheckpoint
 
     began = time.perf_counter()
-    with ResidentCheckpoint(base, recipe):
+    with ResidentCheckpoint.open(base, recipe):
         return time.perf_counter() - began
 
 
 def _measure_renders(base: Path, adapter: Path) -> dict[str, float]:
     from ltx2c import Adapter, Checkpoint, Recipe, ResidentCheckpoint, plan_fuse
+    from ltx2c.plan.opened import Sources
 
     recipe = Recipe.named("a2vid_two_stage", distilled_lora=adapter)
     read_into_cache(base, adapter)
@@ -75,13 +76,17 @@ def _measure_renders(base: Path, adapter: Path) -> dict[str, float]:
     # Memory that nobody touched yet costs seconds per GB on some hosts: the first loads pay for that.
     load = min(_load_seconds(base, recipe) for _ in range(_LOADS))
     with (
-        ResidentCheckpoint(base, recipe) as resident,
+        ResidentCheckpoint.open(base, recipe) as resident,
         Checkpoint.open(base) as checkpoint,
         Adapter.open(adapter) as opened,
     ):
         private = _private_bytes() - private
         plan = plan_fuse(checkpoint, [(opened, 1.0)])
-        terms = {key: [(term.delta, term.effective_strength) for term in terms] for key, terms in plan.terms.items()}
+        sources = Sources(checkpoint, [opened])
+        terms = {
+            key: [(sources.delta(one.delta), one.effective_strength) for one in deltas]
+            for key, deltas in plan.fusions.items()
+        }
         tensors = {key: slot.values for key, slot in resident._residency.slots.items()}
         unfused, there, fuse, unfuse, back = [], [], [], [], []
         for _ in range(_ALTERNATIONS):
@@ -115,7 +120,7 @@ def _measure_switch(base: Path, adapter: Path) -> float:
     from ltx2c import Recipe, ResidentCheckpoint
 
     recipe = Recipe.named("a2vid_two_stage", distilled_lora=adapter)
-    with ResidentCheckpoint(base, recipe, memory_budget=base.stat().st_size * 2) as resident:
+    with ResidentCheckpoint.open(base, recipe, memory_budget=base.stat().st_size * 2) as resident:
         resident.bind(1)
         return max(resident.bind(phase).seconds for phase in (0, 1, 0, 1))
 

@@ -62,8 +62,8 @@ def run(args: argparse.Namespace) -> Result:
         distilled_strengths=args.distilled_strengths,
     )
     plan = plan_render(
-        recipe,
         args.base,
+        recipe,
         args.renders,
         args.terminal,
         unmatched=args.unmatched,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import queue
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,9 +16,10 @@ from ltx2c.files.header import PAGE
 from ltx2c.files.layout import Placed
 from ltx2c.files.tensorfile import StoredTensor, TensorFile
 from ltx2c.fusion import Job, fuse_jobs
-from ltx2c.plan import Term
+from ltx2c.plan import Fusions
+from ltx2c.plan.sources import DeltaRef
 
-Terms = Mapping[str, tuple[Term, ...]]
+Load = Callable[[DeltaRef], LoadedDelta]
 Watch = Callable[[TensorFile, int, memoryview], None]
 
 
@@ -55,20 +56,20 @@ class Block:
         self.nbytes += piece.nbytes
 
 
-def cut_into_blocks(tensors: Iterable[Placed], terms: Terms, block_bytes: int) -> Iterator[Block]:
+def cut_into_blocks(tensors: Iterable[Placed], fusions: Fusions, block_bytes: int) -> Iterator[Block]:
     """Cut tensors, which lie one behind the other, into blocks of at most ``block_bytes`` (or one fused row)."""
     places = (
         (piece, begin + piece.start)
         for tensor, begin in tensors
-        for piece in cut(Piece(tensor, 0, tensor.nbytes), terms, block_bytes)
+        for piece in cut(Piece(tensor, 0, tensor.nbytes), fusions, block_bytes)
     )
-    return gather(places, terms, block_bytes)
+    return gather(places, fusions, block_bytes)
 
 
-def cut(piece: Piece, terms: Terms, block_bytes: int) -> Iterator[Piece]:
+def cut(piece: Piece, fusions: Fusions, block_bytes: int) -> Iterator[Piece]:
     """Cut a piece into parts of about equal size that fit a block: between its rows if fused, else its elements."""
     tensor, start, nbytes = piece
-    unit = row_bytes(tensor) if tensor.key in terms and nbytes else max(1, DTYPES[tensor.dtype].bits // 8)
+    unit = row_bytes(tensor) if tensor.key in fusions and nbytes else max(1, DTYPES[tensor.dtype].bits // 8)
     units = nbytes // unit
     parts = max(1, min(units, -(-nbytes // max(1, block_bytes // unit * unit))))
     cuts = [start + unit * (units * part // parts) for part in range(parts + 1)]
@@ -76,7 +77,7 @@ def cut(piece: Piece, terms: Terms, block_bytes: int) -> Iterator[Piece]:
         yield Piece(tensor, begin, end - begin)
 
 
-def gather(places: Iterable[tuple[Piece, int]], terms: Terms, block_bytes: int) -> Iterator[Block]:
+def gather(places: Iterable[tuple[Piece, int]], fusions: Fusions, block_bytes: int) -> Iterator[Block]:
     """Put pieces, each with its offset in the output, into blocks; none is cut.
 
     A block's weights take their factors along, so those count as well: twice a block's bytes is enough of them.
@@ -84,7 +85,7 @@ def gather(places: Iterable[tuple[Piece, int]], terms: Terms, block_bytes: int) 
     block: Block | None = None
     factors = 0
     for piece, begin in places:
-        more = _factor_bytes(piece, terms)
+        more = _factor_bytes(piece, fusions)
         if block is not None and (block.nbytes + piece.nbytes > block_bytes or factors + more > 2 * block_bytes):
             yield block
             block, factors = None, 0
@@ -95,8 +96,8 @@ def gather(places: Iterable[tuple[Piece, int]], terms: Terms, block_bytes: int) 
         yield block
 
 
-def _factor_bytes(piece: Piece, terms: Terms) -> int:
-    return sum(term.delta.nbytes for term in terms.get(piece.tensor.key, ()))
+def _factor_bytes(piece: Piece, fusions: Fusions) -> int:
+    return sum(one.delta.nbytes for one in fusions.get(piece.tensor.key, ()))
 
 
 def row_bytes(tensor: StoredTensor) -> int:
@@ -105,23 +106,24 @@ def row_bytes(tensor: StoredTensor) -> int:
     return tensor.nbytes // rows if tensor.nbytes % rows == 0 else tensor.nbytes
 
 
-def macs(piece: Piece, terms: Terms) -> int:
+def macs(piece: Piece, fusions: Fusions) -> int:
     """Multiply-adds to fuse a piece."""
-    whole = sum(term.delta.macs for term in terms.get(piece.tensor.key, ()))
+    whole = sum(one.delta.macs for one in fusions.get(piece.tensor.key, ()))
     return whole and whole * piece.nbytes // piece.tensor.nbytes
 
 
-def buffer_bytes(tensors: Iterable[StoredTensor], terms: Terms, block_bytes: int) -> int:
+def buffer_bytes(tensors: Iterable[StoredTensor], fusions: Fusions, block_bytes: int) -> int:
     """How large a buffer must be for every block: room for a page before and behind, and for the longest fused row."""
-    rows = (row_bytes(tensor) for tensor in tensors if tensor.key in terms and tensor.nbytes)
+    rows = (row_bytes(tensor) for tensor in tensors if tensor.key in fusions and tensor.nbytes)
     return -(-max([block_bytes, *rows]) // PAGE) * PAGE + 2 * PAGE
 
 
 class LoadedDeltas:
     """What is added to the weight that is being read, shared by its blocks and let go with the last of them."""
 
-    def __init__(self, terms: Terms) -> None:
-        self._terms = terms
+    def __init__(self, fusions: Fusions, load: Load) -> None:
+        self._fusions = fusions
+        self._load = load
         self._key: str | None = None
         self._read: list[tuple[LoadedDelta, float]] = []
 
@@ -129,7 +131,7 @@ class LoadedDeltas:
         """Every delta of a weight, read, with its effective strength."""
         if key != self._key:
             self._read = []  # let go of the last before reading the next
-            self._read = [(term.delta.load(), term.effective_strength) for term in self._terms[key]]
+            self._read = [(self._load(one.delta), one.effective_strength) for one in self._fusions[key]]
             self._key = key
         return self._read
 
@@ -137,14 +139,14 @@ class LoadedDeltas:
 class BlockFuser:
     """The two steps of the pipeline: read a block with the deltas that it needs, and fuse it where it lies."""
 
-    def __init__(self, terms: Terms, threads: Iterable[int], watch: Watch | None = None) -> None:
+    def __init__(self, fusions: Fusions, load: Load, threads: Iterable[int], watch: Watch | None = None) -> None:
         """``threads``: of each worker that calls ``fuse``. ``watch``: is shown the base's bytes as they are read."""
-        self._terms = terms
+        self._fusions = fusions
         self._threads: queue.SimpleQueue[int] = queue.SimpleQueue()
         for share in threads:
             self._threads.put(share)
         self._watch = watch
-        self._deltas = LoadedDeltas(terms)
+        self._deltas = LoadedDeltas(fusions, load)
 
     def read(self, block: Block, buffer: memoryview) -> list[Job]:
         """Fill ``buffer`` from byte ``block.lead`` on; the jobs that fuse it in place. Called in file order."""
@@ -152,7 +154,7 @@ class BlockFuser:
         jobs = []
         at = block.lead
         for tensor, start, nbytes in block.pieces:
-            if tensor.key in self._terms and nbytes:
+            if tensor.key in self._fusions and nbytes:
                 jobs.append(self._job(tensor, start, buffer[at : at + nbytes]))
             at += nbytes
         return jobs
@@ -166,14 +168,14 @@ class BlockFuser:
 
     def fuse(self, block: Block, buffer: memoryview, jobs: list[Job]) -> Fused:
         """Run a block's jobs, with the threads of a worker that is not at work."""
-        keys = [tensor.key for tensor, _, nbytes in block.pieces if tensor.key in self._terms and nbytes]
+        keys = [tensor.key for tensor, _, nbytes in block.pieces if tensor.key in self._fusions and nbytes]
         share = self._threads.get()
         try:
             counts = fuse_jobs(jobs, threads=share)
         finally:
             self._threads.put(share)
         nonfinite = {key: count for key, count in zip(keys, counts, strict=True) if count}
-        return Fused(nonfinite, sum(macs(piece, self._terms) for piece in block.pieces))
+        return Fused(nonfinite, sum(macs(piece, self._fusions) for piece in block.pieces))
 
 
 class Fused(NamedTuple):

@@ -10,7 +10,7 @@ from pathlib import Path
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint, TensorFile
 from ltx2c.files.digest import FileDigest
-from ltx2c.plan import Plan
+from ltx2c.plan.opened import Sources
 
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
@@ -22,21 +22,21 @@ class Digests:
         by_path: hex digest of each file, as far as they are known.
     """
 
-    def __init__(self, plan: Plan, expected: Sequence[str] = ()) -> None:
+    def __init__(self, sources: Sources, expected: Sequence[str] = ()) -> None:
         """``expected``: digests of the base and then of each adapter in order, as far as given.
 
         Raises:
             RefusedError: ``bad-sha256`` (no sequence, no digest, too many of them, or for a checkpoint of several
                 files).
         """
-        inputs = [plan.base, *(adapter.checkpoint for adapter, _ in plan.adapters)]
+        inputs = sources.checkpoints
         _check_expected(inputs, expected)
         self.by_path: dict[Path, str] = {}
         self._expected = {
             checkpoint.files[0]: digest.lower() for checkpoint, digest in zip(inputs, expected, strict=False)
         }
         self._adapters = inputs[1:]
-        self._base = {file: FileDigest(file) for file in plan.base.files}
+        self._base = {file: FileDigest(file) for file in sources.base.files}
 
     def of_adapters(self) -> list[str]:
         """One digest per adapter, read now; of a sharded one, the digest of its shards' hex digests joined.

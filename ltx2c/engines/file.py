@@ -23,12 +23,12 @@ from ltx2c.files.destination import Destination
 from ltx2c.files.direct import OutputFile, write_small_file
 from ltx2c.files.layout import FileLayout, OutputLayout
 from ltx2c.files.staging import Staged, stage
-from ltx2c.plan import Plan
+from ltx2c.plan.opened import OpenedPlan
 from ltx2c.progress import OnProgress, Progress
 
 
 def write_fused(
-    plan: Plan,
+    opened: OpenedPlan,
     layout: OutputLayout,
     destination: Destination,
     *,
@@ -40,7 +40,7 @@ def write_fused(
     """Write the fused checkpoint, whole or not at all.
 
     Args:
-        layout: of the output, from ``lay_out(plan)``.
+        layout: of the output, from ``lay_out``.
         threads: to compute with; None for what this process may use.
         allow_nonfinite: whether to keep a result with infinities or NaN where the base was finite.
         digests: take full digests of the base and of the output into this.
@@ -51,11 +51,12 @@ def write_fused(
         RefusedError: ``nonfinite``, ``file-changed``, ``output-busy``, ``output-exists``, ``wrong-sha256``,
             ``threads``.
     """
+    plan, sources = opened
     began = time.perf_counter()
     known = outline(plan, destination.path, threads)
     with stage(destination) as staged:
-        _check_unchanged(plan)
-        writer = _Writer(plan, known.threads, allow_nonfinite, digests, progress)
+        sources.check_unchanged()
+        writer = _Writer(opened, known.threads, allow_nonfinite, digests, progress)
         for file in layout.files:
             writer.write(
                 file, staged.file(file.name), destination.path / file.name if layout.is_folder else destination.path
@@ -64,7 +65,7 @@ def write_fused(
             write_small_file(staged.file(layout.index_name), layout.index)
         if digests is not None:
             digests.finish_base()
-        _check_unchanged(plan)
+        sources.check_unchanged()
         staged.publish()
     found = {
         "notes": (*known.notes, *_staged_notes(staged, destination)),
@@ -85,17 +86,22 @@ class _Writer:
     """
 
     def __init__(
-        self, plan: Plan, threads: int, allow_nonfinite: bool, digests: Digests | None, progress: OnProgress | None
+        self,
+        opened: OpenedPlan,
+        threads: int,
+        allow_nonfinite: bool,
+        digests: Digests | None,
+        progress: OnProgress | None,
     ) -> None:
         self.nonfinite: Counter[str] = Counter()
-        self._plan = plan
+        self._plan, sources = opened
         self._allow_nonfinite = allow_nonfinite
         self._digests = digests
         self._progress = progress
         shares = split_threads(threads)
         self._workers = len(shares)
-        self._fuser = BlockFuser(plan.terms, shares, digests.feed if digests else None)
-        size = buffer_bytes(plan.base.tensors.values(), plan.terms, BLOCK_BYTES)
+        self._fuser = BlockFuser(self._plan.fusions, sources.load, shares, digests.feed if digests else None)
+        size = buffer_bytes(sources.base.tensors.values(), self._plan.fusions, BLOCK_BYTES)
         self._buffers = [new_buffer(size) for _ in range(BUFFERS)]
         self._written = self._macs = 0
 
@@ -103,7 +109,7 @@ class _Writer:
         """Write one file to ``path``; ``known_as`` is where it will be once it is published."""
         digest = hashlib.sha256() if self._digests else None
         blocks = run_pipeline(
-            cut_into_blocks(layout.tensors, self._plan.terms, BLOCK_BYTES),
+            cut_into_blocks(layout.tensors, self._plan.fusions, BLOCK_BYTES),
             Stage(self._fuser.read, self._fuser.fuse),
             buffers=self._buffers,
             workers=self._workers,
@@ -140,11 +146,6 @@ class _Writer:
                     "values where the base is finite; nothing was written; --allow-nonfinite keeps them",
                     code="nonfinite",
                 )
-
-
-def _check_unchanged(plan: Plan) -> None:
-    for checkpoint in plan.checkpoints:
-        checkpoint.check_unchanged()
 
 
 def _staged_notes(staged: Staged, destination: Destination) -> Iterator[str]:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from ltx2c.adapters import Delta
 from ltx2c.adapters.deltas import LoadedDelta
 from ltx2c.engines.slot import Slot
 from ltx2c.fusion import Job, fuse_jobs
-from ltx2c.plan.transition import Terms, Transition
+from ltx2c.plan import Deltas
+from ltx2c.plan.sources import DeltaRef
+from ltx2c.plan.transition import Transition
 
-Load = Callable[[Delta], LoadedDelta]
+Load = Callable[[DeltaRef], LoadedDelta]
 
 # Base bytes per batch: enough that a batch's overhead does not show, little enough to be in cache when it is fused.
 _BATCH_BYTES = 16 << 20
@@ -25,13 +26,13 @@ _MOST_READERS = 8
 class _Item(NamedTuple):
     key: str
     slot: Slot
-    terms: Terms
+    deltas: Deltas
 
 
 def carry_out(
     change: Transition,
     slots: Mapping[str, Slot],
-    contents: MutableMapping[str, Terms | None],
+    contents: MutableMapping[str, Deltas | None],
     load: Load,
     threads: int,
 ) -> dict[str, int]:
@@ -93,9 +94,9 @@ def _read(batch: list[_Item], load: Load) -> list[Job]:
     jobs = []
     for item in batch:
         item.slot.read()
-        if item.terms:
+        if item.deltas:
             weight = item.slot.narrow
-            terms = [kernel for one in item.terms for kernel in load(one.delta).terms(one.effective_strength)]
+            terms = [kernel for one in item.deltas for kernel in load(one.delta).terms(one.effective_strength)]
             jobs.append(Job(weight, terms, weight))
         else:
             item.slot.settle()
@@ -103,12 +104,12 @@ def _read(batch: list[_Item], load: Load) -> list[Job]:
 
 
 def _finish(
-    batch: list[_Item], read: Future[list[Job]], contents: MutableMapping[str, Terms | None], threads: int
+    batch: list[_Item], read: Future[list[Job]], contents: MutableMapping[str, Deltas | None], threads: int
 ) -> dict[str, int]:
     jobs = read.result()
-    fused = [item for item in batch if item.terms]
+    fused = [item for item in batch if item.deltas]
     counts = fuse_jobs(jobs, threads=threads) if jobs else []
     for item in fused:
         item.slot.settle()
-    contents.update((item.key, item.terms) for item in batch)
+    contents.update((item.key, item.deltas) for item in batch)
     return {item.key: count for item, count in zip(fused, counts, strict=True) if count}

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from ltx2c.adapters import Adapter
+from ltx2c.engines.provenance import described, provenance
 from ltx2c.errors import RefusedError
 from ltx2c.files import Checkpoint, StoredTensor, TensorFile
 from ltx2c.files.index import INDEX_SUFFIX, Index, is_shard_name
 from ltx2c.files.layout import FileLayout, OutputLayout, plan_file
-from ltx2c.plan import Plan
-from ltx2c.version import CONTRACT, __version__
-
-VERSION_KEY = "ltx2c.version"
-CONTRACT_KEY = "ltx2c.contract"
-ADAPTERS_KEY = "ltx2c.adapters"
+from ltx2c.plan.opened import OpenedPlan
 
 
 def lay_out(
-    plan: Plan, *, max_shard_bytes: int | None = None, adapter_sha256: Sequence[str] | None = None
+    opened: OpenedPlan, *, max_shard_bytes: int | None = None, adapter_sha256: Sequence[str] | None = None
 ) -> OutputLayout:
     """The output: the base's keys in its order, its dtypes, its metadata and ours; sharded as the base is.
 
@@ -34,23 +24,25 @@ def lay_out(
     Raises:
         RefusedError: ``header-length``, ``max-shard-size``.
     """
-    base, ours = plan.base, _provenance(plan, adapter_sha256)
+    plan, sources = opened
+    base = sources.base
+    ours = provenance(plan, base.metadata, adapter_sha256)
     if max_shard_bytes is not None:
         return _sharded_anew(base, ours, max_shard_bytes)
     groups: dict[TensorFile, list[StoredTensor]] = {file: [] for file in base.files}
     for tensor in base.tensors.values():
         groups[tensor.file].append(tensor)
-    files = tuple(plan_file(file.path.name, group, {**file.metadata, **ours}) for file, group in groups.items())
+    files = tuple(plan_file(file.path.name, group, described(file.metadata, ours)) for file, group in groups.items())
     return _with_index(files, base.index_name, base) if base.index else OutputLayout(files)
 
 
-def _sharded_anew(base: Checkpoint, ours: Mapping[str, str], max_shard_bytes: int) -> OutputLayout:
+def _sharded_anew(base: Checkpoint, ours: str, max_shard_bytes: int) -> OutputLayout:
     if max_shard_bytes < 1:
         raise RefusedError(f"the largest shard must be 1 byte or more, not {max_shard_bytes}", code="max-shard-size")
     stem = _stem(base)
     groups = _shards(base.tensors.values(), max_shard_bytes)
     files = tuple(
-        plan_file(f"{stem}-{number:05}-of-{len(groups):05}.safetensors", group, {**base.metadata, **ours})
+        plan_file(f"{stem}-{number:05}-of-{len(groups):05}.safetensors", group, described(base.metadata, ours))
         for number, group in enumerate(groups, 1)
     )
     return _with_index(files, f"{stem}{INDEX_SUFFIX}", base)
@@ -82,39 +74,3 @@ def _with_index(files: tuple[FileLayout, ...], name: str, base: Checkpoint) -> O
     metadata["total_size"] = sum(tensor.nbytes for tensor in base.tensors.values())
     index = Index(metadata, {key: shard_of[key] for key in keys})
     return OutputLayout(files, name, index.as_bytes())
-
-
-def _provenance(plan: Plan, adapter_sha256: Sequence[str] | None) -> dict[str, str]:
-    """How the file came about. No times: the same inputs give the same bytes.
-
-    Fusing into a file that ltx2c has fused before adds to its list of adapters.
-    """
-    adapters = [
-        {**_identity(adapter), "strength": strength, "pairs": fused}
-        for (adapter, strength), fused in zip(plan.adapters, plan.pairs_fused, strict=True)
-    ]
-    for entry, digest in zip(adapters, adapter_sha256 or (), strict=False):
-        entry["content_sha256"] = digest
-    return {
-        VERSION_KEY: __version__,
-        CONTRACT_KEY: CONTRACT,
-        ADAPTERS_KEY: json.dumps([*_fused_before(plan.base.metadata), *adapters]),
-    }
-
-
-def _identity(adapter: Adapter) -> dict[str, Any]:
-    files = adapter.checkpoint.files
-    headers = [file.header_sha256 for file in files]
-    return {
-        "file": Path(os.path.abspath(adapter.path)).name,  # noqa: PTH100  (of ".." too, and of a link itself)
-        "size": sum(file.size for file in files),
-        "sha256": headers[0] if len(headers) == 1 else hashlib.sha256("".join(headers).encode()).hexdigest(),
-    }
-
-
-def _fused_before(metadata: Mapping[str, str]) -> list[Any]:
-    try:
-        before = json.loads(metadata.get(ADAPTERS_KEY, "[]"))
-    except (ValueError, RecursionError):
-        return []
-    return before if isinstance(before, list) else []

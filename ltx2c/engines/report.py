@@ -81,8 +81,8 @@ def outline(
     """
     return FuseOutline(
         out=out,
-        tensors=len(plan.base.tensors),
-        tensors_fused=len(plan.terms),
+        tensors=plan.tensors,
+        tensors_fused=len(plan.fusions),
         adapters=_adapter_reports(plan),
         unmatched=tuple(pair.key for pair in plan.unmatched),
         notes=tuple(plan.notes),
@@ -97,8 +97,8 @@ def outline(
 
 def _adapter_reports(plan: Plan) -> tuple[AdapterReport, ...]:
     return tuple(
-        AdapterReport(adapter.path, strength, len(adapter.deltas), fused)
-        for (adapter, strength), fused in zip(plan.adapters, plan.pairs_fused, strict=True)
+        AdapterReport(adapter.source.path, adapter.strength, adapter.deltas, adapter.deltas_fused)
+        for adapter in plan.adapters
     )
 
 

@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ltx2c.engines.fill import Load, carry_out
 from ltx2c.engines.memory import ResidentMemory
 from ltx2c.engines.slot import Slot
 from ltx2c.errors import RefusedError, printable
-from ltx2c.files import Checkpoint, TensorFile
+from ltx2c.plan import Deltas, Fusions
 from ltx2c.plan.bind import Bind, plan_bind
-from ltx2c.plan.transition import State, Terms, Transition
+from ltx2c.plan.opened import Sources
+from ltx2c.plan.transition import Transition
 
 
 class Residency:
     """Resident memory with a record of whose bytes are where.
 
     Args:
-        inputs: the files that are read, of the base and of the adapters.
+        sources: the base and the adapters.
+        load: reads a delta.
 
     Attributes:
-        live: what each tensor holds: its terms, or None where its bytes are of no state.
+        live: what each tensor holds: its deltas, or None where its bytes are of no state.
     """
 
     def __init__(
         self,
-        base: Checkpoint,
+        sources: Sources,
         memory: ResidentMemory,
-        inputs: Sequence[TensorFile],
         load: Load,
         threads: int,
     ) -> None:
-        self.live: dict[str, Terms | None] = dict.fromkeys(base.tensors)
-        self._spare: dict[str, Terms | None] = dict.fromkeys(memory.spare)
-        self._base = base
+        self.live: dict[str, Deltas | None] = dict.fromkeys(sources.base.tensors)
+        self._spare: dict[str, Deltas | None] = dict.fromkeys(memory.spare)
+        self._sources = sources
         self._memory = memory
-        self._inputs = inputs
         self._load = load
         self._threads = threads
 
@@ -47,9 +47,9 @@ class Residency:
     @property
     def torn(self) -> tuple[str, ...]:
         """Tensors whose bytes are of no state."""
-        return tuple(key for key, terms in self.live.items() if terms is None)
+        return tuple(key for key, deltas in self.live.items() if deltas is None)
 
-    def bind(self, after: State, *, allow_nonfinite: bool) -> Bind:
+    def bind(self, after: Fusions, *, allow_nonfinite: bool) -> Bind:
         """Bring every tensor to ``after``, always from the base's bytes, and say what that took.
 
         The spare copy is written first: where that fails, the live tensors are what they were. Inputs that changed
@@ -59,12 +59,12 @@ class Residency:
             RefusedError: ``nonfinite``; ``file-changed``.
             OSError: a file could not be read.
         """
-        self._check_inputs()
-        bind = plan_bind(self._base, self.live, self._spare, after)
+        self._sources.check_unchanged()
+        bind = plan_bind(self._sources.base, self.live, self._spare, after)
         self._carry_out(bind.spare, self._memory.spare, self._spare, allow_nonfinite)
         self._carry_out(bind.in_place, self._memory.live, self.live, allow_nonfinite)
         try:
-            self._check_inputs()
+            self._sources.check_unchanged()
         except BaseException:
             self._spare.update(dict.fromkeys(bind.spare.changed))
             self.live.update(dict.fromkeys(bind.in_place.changed))
@@ -73,20 +73,16 @@ class Residency:
             self._switch()
         return bind
 
-    def _check_inputs(self) -> None:
-        for file in self._inputs:
-            file.check_unchanged()
-
     def _carry_out(
-        self, change: Transition, slots: Mapping[str, Slot], contents: dict[str, Terms | None], allow_nonfinite: bool
+        self, change: Transition, slots: Mapping[str, Slot], contents: dict[str, Deltas | None], allow_nonfinite: bool
     ) -> None:
         nonfinite = carry_out(change, slots, contents, self._load, self._threads)
         if nonfinite and not allow_nonfinite:
             contents.update(dict.fromkeys(nonfinite))
             key, count = next(iter(nonfinite.items()))
             raise RefusedError(
-                f"{printable(self._base.path)}: fusing makes {count} values of {printable(key)} inf or NaN where the "
-                f"base is finite ({len(nonfinite)} such tensors)",
+                f"{printable(self._sources.base.path)}: fusing makes {count} values of {printable(key)} inf or NaN "
+                f"where the base is finite ({len(nonfinite)} such tensors)",
                 code="nonfinite",
             )
 

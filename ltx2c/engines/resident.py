@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -17,20 +16,17 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ltx2c.adapters import Adapter, Delta
-from ltx2c.adapters.deltas import LoadedDelta
-from ltx2c.engines.fill import Load
 from ltx2c.engines.memory import ResidentMemory
 from ltx2c.engines.residency import Residency
 from ltx2c.engines.slot import slot_bytes
 from ltx2c.engines.torch_views import torch_view
 from ltx2c.engines.turns import Turns
 from ltx2c.errors import RefusedError, printable
-from ltx2c.files import Checkpoint
 from ltx2c.plan.bind import Bind, choose_doubled
 from ltx2c.plan.match import OnUnmatched
-from ltx2c.plan.phases import plan_phases
-from ltx2c.plan.transition import State
+from ltx2c.plan.opened import BaseArgument
+from ltx2c.plan.phases import PhasePlans, opened_recipe, plan_phases
+from ltx2c.plan.plan import Fusions
 from ltx2c.recipes import Recipe
 from ltx2c.threads import resolve_threads
 
@@ -73,7 +69,7 @@ class BindReport:
 class _Target(NamedTuple):
     name: str
     adapters: tuple[tuple[Path, float], ...]
-    terms: State
+    fusions: Fusions
 
 
 class ResidentCheckpoint:
@@ -81,35 +77,45 @@ class ResidentCheckpoint:
 
     The arrays' addresses never change, and their bytes change only while a bind runs. A bind always starts from the
     base file's bytes, never from fused ones, so that every state is exact after any sequence of binds. Binds that
-    would overlap run one after the other.
-
-    Args:
-        base: a checkpoint, or a path to one. A checkpoint that is passed in stays the caller's to close.
-        recipe: which adapters run in which phase. The weights are loaded in the state of its first phase.
-        threads: how many to use; by default what the machine allows this process.
-        unmatched: as for ``plan_fuse``.
-        keep_adapters: keep factors in memory once they were read, instead of reading them at each bind.
-        widen: ``"float32"`` holds bfloat16 and float16 tensors as float32: the fused value, widened exactly.
-        memory_budget: bytes for a second copy of tensors that differ between phases, so that a bind switches them
-            instead of computing. As many as fit are held twice, those with most arithmetic per byte first.
-        allow_nonfinite: accept inf and NaN in a fused weight where the base was finite.
+    would overlap run one after the other. Get one from ``open``.
 
     Attributes:
         recipe: as given.
         notes: what a user should be told.
-        unmatched: pairs with no home in the base, left out.
+        unmatched: adapter keys that no tensor of the base fits, left out.
         doubled: keys that are held twice.
         loaded: what the load did.
-
-    Raises:
-        RefusedError: as ``plan_fuse`` for any phase and ``bad-widen``, ``bad-budget``, ``threads`` before a weight is
-            read; ``file-changed``; ``nonfinite``.
-        OSError: as the system raised it.
     """
+
+    loaded: BindReport
 
     def __init__(
         self,
-        base: str | os.PathLike[str] | Checkpoint,
+        recipe: Recipe,
+        planned: PhasePlans,
+        residency: Residency,
+        *,
+        doubled: tuple[str, ...] = (),
+        allow_nonfinite: bool = False,
+    ) -> None:
+        """Put together what ``open`` has opened; nothing is read."""
+        self.recipe = recipe
+        self.notes, self.unmatched = planned.notes, planned.unmatched
+        self.doubled = doubled
+        self._allow_nonfinite = allow_nonfinite
+        self._residency = residency
+        self._targets = {
+            phase.name: _Target(phase.name, phase.state, fusions)
+            for phase, fusions in zip(recipe.phases, planned.fusions, strict=True)
+        }
+        self._files = ExitStack()
+        self._turns: Turns[BindReport] = Turns("resident checkpoint")
+        self._state = BoundState("nothing")
+
+    @classmethod
+    def open(
+        cls,
+        base: BaseArgument,
         recipe: Recipe,
         *,
         threads: int | None = None,
@@ -118,33 +124,42 @@ class ResidentCheckpoint:
         widen: Literal["float32"] | None = None,
         memory_budget: int = 0,
         allow_nonfinite: bool = False,
-    ) -> None:
+    ) -> ResidentCheckpoint:
+        """Read a base into memory, in the state of a recipe's first phase.
+
+        Args:
+            base: a checkpoint, or a path to one. A checkpoint that is passed in stays the caller's to close.
+            recipe: which adapters run in which phase.
+            threads: how many to use; by default what the machine allows this process.
+            unmatched: as for ``plan_fuse``.
+            keep_adapters: keep factors in memory once they were read, instead of reading them at each bind.
+            widen: ``"float32"`` holds bfloat16 and float16 tensors as float32: the fused value, widened exactly.
+            memory_budget: bytes for a second copy of tensors that differ between phases, so that a bind switches them
+                instead of computing. As many as fit are held twice, those with most arithmetic per byte first.
+            allow_nonfinite: accept inf and NaN in a fused weight where the base was finite.
+
+        Raises:
+            RefusedError: as ``plan_fuse`` for any phase and ``bad-widen``, ``bad-budget``, ``threads`` before a weight
+                is read; ``file-changed``; ``nonfinite``.
+            OSError: as the system raised it.
+        """
         if widen not in (None, "float32"):
             raise RefusedError(f"widen is {printable(widen)}; it can be 'float32'", code="bad-widen")
         threads = resolve_threads(threads)
-        self.recipe = recipe
-        self._allow_nonfinite = allow_nonfinite
-        self._turns: Turns[BindReport] = Turns("resident checkpoint")
-        self._state = BoundState("nothing")
         with ExitStack() as files:
-            checkpoint = base if isinstance(base, Checkpoint) else files.enter_context(Checkpoint.open(base))
-            adapters = {path: files.enter_context(Adapter.open(path)) for path in recipe.paths}
-            planned = plan_phases(checkpoint, recipe, adapters, unmatched=unmatched)
-            self.notes, self.unmatched = planned.notes, planned.unmatched
-            inputs = [*checkpoint.files, *(file for one in adapters.values() for file in one.checkpoint.files)]
-            self._targets = {
-                phase.name: _Target(phase.name, phase.state, state)
-                for phase, state in zip(recipe.phases, planned.states, strict=True)
-            }
-            widened = widen is not None
-            self.doubled = choose_doubled(
-                checkpoint, planned.states, memory_budget, lambda key: slot_bytes(checkpoint.tensors[key], widened)
+            sources = files.enter_context(opened_recipe(base, recipe))
+            planned = plan_phases(sources, recipe, unmatched=unmatched)
+            tensors, widened = sources.base.tensors, widen is not None
+            doubled = choose_doubled(
+                sources.base, planned.fusions, memory_budget, lambda key: slot_bytes(tensors[key], widened)
             )
-            memory = ResidentMemory(checkpoint, self.doubled, widened)
-            load: Load = functools.cache(_load) if keep_adapters else _load
-            self._residency = Residency(checkpoint, memory, inputs, load, threads)
-            self.loaded = self._bind(self._target(0))
-            self._files = files.pop_all()
+            memory = ResidentMemory(sources.base, doubled, widened)
+            load = functools.cache(sources.load) if keep_adapters else sources.load
+            residency = Residency(sources, memory, load, threads)
+            resident = cls(recipe, planned, residency, doubled=doubled, allow_nonfinite=allow_nonfinite)
+            resident.loaded = resident._bind(resident._target(0))
+            resident._files = files.pop_all()
+        return resident
 
     @property
     def state(self) -> BoundState:
@@ -225,17 +240,13 @@ class ResidentCheckpoint:
         before, held = self._state, dict(self._residency.live)
         self._state = BoundState(f"unfinished {target.name}")
         try:
-            bind = self._residency.bind(target.terms, allow_nonfinite=self._allow_nonfinite)
+            bind = self._residency.bind(target.fusions, allow_nonfinite=self._allow_nonfinite)
         except BaseException:
             unchanged = self._residency.live == held
             self._state = before if unchanged else replace(self._state, torn=self._residency.torn)
             raise
         self._state = BoundState(target.name, target.adapters)
         return bind
-
-
-def _load(delta: Delta) -> LoadedDelta:
-    return delta.load()
 
 
 def _read_only(values: Array) -> Array:

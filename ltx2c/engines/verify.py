@@ -22,6 +22,7 @@ from ltx2c.files import Checkpoint, StoredTensor
 from ltx2c.files.buffers import new_buffer
 from ltx2c.fusion import Job
 from ltx2c.plan import Plan
+from ltx2c.plan.opened import OpenedPlan
 from ltx2c.progress import OnProgress, Progress
 from ltx2c.threads import resolve_threads
 
@@ -67,7 +68,7 @@ class VerifyReport:
 
 
 def verify_fused(
-    plan: Plan,
+    opened: OpenedPlan,
     fused: Checkpoint,
     *,
     threads: int | None = None,
@@ -87,13 +88,15 @@ def verify_fused(
     """
     if not 0 < sample <= 1:
         raise RefusedError(f"the share of rows to sample must be above 0 and up to 1, not {sample}", code="bad-sample")
+    plan, sources = opened
+    base = sources.base
     began = time.perf_counter()
     count, kernel = resolve_threads(threads), kernels.selected()
-    structure = tuple(_structure(plan.base, fused))
-    common = [tensor for key, tensor in plan.base.tensors.items() if _kind(tensor) == _kind(fused.tensors.get(key))]
-    tally = _Tally(plan)
-    _run(plan, fused, common, sample, count, tally, progress)
-    for checkpoint in (*plan.checkpoints, fused):
+    structure = tuple(_structure(base, fused))
+    common = [tensor for key, tensor in base.tensors.items() if _kind(tensor) == _kind(fused.tensors.get(key))]
+    tally = _Tally(base, plan)
+    _run(opened, fused, common, sample, count, tally, progress)
+    for checkpoint in (*sources.checkpoints, fused):
         checkpoint.check_unchanged()
     differences = tuple(tally.differences())
     return VerifyReport(
@@ -115,7 +118,7 @@ def verify_fused(
 
 
 def _run(
-    plan: Plan,
+    opened: OpenedPlan,
     fused: Checkpoint,
     tensors: list[StoredTensor],
     sample: float,
@@ -123,16 +126,17 @@ def _run(
     tally: _Tally,
     progress: OnProgress | None,
 ) -> None:
-    half = buffer_bytes(tensors, plan.terms, BLOCK_BYTES)
+    plan, sources = opened
+    half = buffer_bytes(tensors, plan.fusions, BLOCK_BYTES)
     pieces = [
-        piece for tensor in tensors for run in _sampled(tensor, sample) for piece in cut(run, plan.terms, BLOCK_BYTES)
+        piece for tensor in tensors for run in _sampled(tensor, sample) for piece in cut(run, plan.fusions, BLOCK_BYTES)
     ]
     bytes_total = sum(piece.nbytes for piece in pieces)
-    macs_total = sum(macs(piece, plan.terms) for piece in pieces)
+    macs_total = sum(macs(piece, plan.fusions) for piece in pieces)
     shares = split_threads(threads)
-    comparer = _Comparer(BlockFuser(plan.terms, shares), fused, half)
+    comparer = _Comparer(BlockFuser(plan.fusions, sources.load, shares), fused, half)
     blocks = run_pipeline(
-        gather(((piece, piece.tensor.begin + piece.start) for piece in pieces), plan.terms, BLOCK_BYTES),
+        gather(((piece, piece.tensor.begin + piece.start) for piece in pieces), plan.fusions, BLOCK_BYTES),
         Stage(comparer.read, comparer.compare),
         buffers=[new_buffer(2 * half) for _ in range(BUFFERS)],
         workers=len(shares),
@@ -147,8 +151,9 @@ def _run(
 class _Tally:
     """What was compared so far."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, base: Checkpoint, plan: Plan) -> None:
         self.bytes = self.macs = 0
+        self._base = base
         self._plan = plan
         self._by_key: dict[str, Comparison] = {}
 
@@ -160,10 +165,10 @@ class _Tally:
             self._by_key[piece.tensor.key] = Comparison(*(a + b for a, b in zip(old, new, strict=True)))
 
     def differences(self) -> Iterator[KeyDifference]:
-        for key in self._plan.base.tensors:
+        for key in self._base.tensors:
             compared = self._by_key.get(key)
             if compared is not None and compared.differing:
-                yield KeyDifference(key, key in self._plan.terms, *compared)
+                yield KeyDifference(key, key in self._plan.fusions, *compared)
 
 
 class Compared(NamedTuple):

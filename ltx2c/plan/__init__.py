@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ltx2c.plan.fuse import Plan, Term, plan_fuse
+from ltx2c.plan.fuse import plan_fuse
 from ltx2c.plan.match import UnmatchedKey
+from ltx2c.plan.plan import AppliedDelta, Deltas, Fusions, Plan
 
-__all__ = ["Plan", "Term", "UnmatchedKey", "plan_fuse"]
+__all__ = ["AppliedDelta", "Deltas", "Fusions", "Plan", "UnmatchedKey", "plan_fuse"]

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from ltx2c.errors import RefusedError
 from ltx2c.files import Checkpoint
 from ltx2c.plan.cost import Cost
-from ltx2c.plan.transition import Contents, State, Transition, transition
+from ltx2c.plan.plan import Fusions
+from ltx2c.plan.transition import Contents, Transition, transition
 
 # A tensor begins somewhere in a cache line of its own. The doubled ones fill whole huge pages, which the page table
 # moves as one entry each.
@@ -61,7 +62,7 @@ class Bind:
         return Cost.total([self.in_place.cost, self.spare.cost])
 
 
-def plan_bind(base: Checkpoint, live: Contents, spare: Contents, after: State) -> Bind:
+def plan_bind(base: Checkpoint, live: Contents, spare: Contents, after: Fusions) -> Bind:
     """Bring ``live`` to ``after``. ``spare`` has a key per doubled tensor, and none where there is no second copy."""
     single = (key for key in base.tensors if key not in spare)
     in_place = transition(base, live, after, among=single)
@@ -71,12 +72,12 @@ def plan_bind(base: Checkpoint, live: Contents, spare: Contents, after: State) -
 
 
 def choose_doubled(
-    base: Checkpoint, states: Sequence[State], budget: int, nbytes: Callable[[str], int]
+    base: Checkpoint, phases: Sequence[Fusions], budget: int, nbytes: Callable[[str], int]
 ) -> tuple[str, ...]:
     """The tensors to hold twice within ``budget`` bytes: of those that differ between phases, the dearest per byte.
 
     Args:
-        states: the phases'.
+        phases: what each fuses.
         nbytes: what a tensor takes in memory.
 
     Returns:
@@ -89,7 +90,7 @@ def choose_doubled(
         raise RefusedError(f"memory_budget is {budget} bytes; it cannot be negative", code="bad-budget")
     room = budget // REGION_ALIGN * REGION_ALIGN
     chosen = set()
-    for key in sorted(_differing(base, states), key=lambda key: _macs_per_byte(base, states, key), reverse=True):
+    for key in sorted(_differing(base, phases), key=lambda key: _macs_per_byte(base, phases, key), reverse=True):
         size = aligned(nbytes(key), TENSOR_ALIGN) + TENSOR_ALIGN
         if size <= room:
             chosen.add(key)
@@ -97,10 +98,10 @@ def choose_doubled(
     return tuple(key for key in base.tensors if key in chosen)
 
 
-def _differing(base: Checkpoint, states: Sequence[State]) -> list[str]:
-    return [key for key in base.tensors if len({state.get(key, ()) for state in states}) > 1]
+def _differing(base: Checkpoint, phases: Sequence[Fusions]) -> list[str]:
+    return [key for key in base.tensors if len({fusions.get(key, ()) for fusions in phases}) > 1]
 
 
-def _macs_per_byte(base: Checkpoint, states: Sequence[State], key: str) -> float:
-    macs = max(sum(term.delta.macs for term in state.get(key, ())) for state in states)
+def _macs_per_byte(base: Checkpoint, phases: Sequence[Fusions], key: str) -> float:
+    macs = max(sum(one.delta.macs for one in fusions.get(key, ())) for fusions in phases)
     return macs / base.tensors[key].nbytes

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -20,107 +18,76 @@ from ltx2c.plan.checks import (
     rounding_notes,
     version_notes,
 )
-from ltx2c.plan.match import Matches, OnUnmatched, UnmatchedKey, check_on_unmatched, match_pairs
+from ltx2c.plan.match import Matches, OnUnmatched, check_on_unmatched, match_pairs
+from ltx2c.plan.opened import AdapterArgument, BaseArgument, Sources, opened
+from ltx2c.plan.plan import AppliedDelta, Deltas, Plan, PlannedAdapter
+from ltx2c.plan.sources import DeltaRef, Source
 from ltx2c.strength import check_strength
 
 
-@dataclass(frozen=True)
-class Term:
-    """One delta at its effective strength. Two terms are equal when they are the same delta at the same strength."""
-
-    delta: Delta
-    effective_strength: float
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """What it takes to bring ``base`` to a state.
-
-    Attributes:
-        base: the checkpoint that the plan is for.
-        adapters: the state: adapters with their strengths, in fusion order.
-        terms: weight key -> its terms in fusion order, in the base's key order. Only weights that are fused; empty
-            when every strength is 0, which is the base state.
-        unmatched: adapter keys with no home in the base, in adapter order.
-        notes: what a user should be told.
-        pairs_fused: per adapter, how many of its pairs take part.
-    """
-
-    base: Checkpoint
-    adapters: tuple[tuple[Adapter, float], ...]
-    terms: Mapping[str, tuple[Term, ...]]
-    unmatched: tuple[UnmatchedKey, ...]
-    notes: tuple[str, ...]
-    pairs_fused: tuple[int, ...]
-
-    @property
-    def checkpoints(self) -> tuple[Checkpoint, ...]:
-        """Everything that is read: the base, then the adapters in fusion order."""
-        return (self.base, *(adapter.checkpoint for adapter, _ in self.adapters))
-
-    @cached_property
-    def macs(self) -> int:
-        """Multiply-adds of the whole plan."""
-        return sum(term.delta.macs for terms in self.terms.values() for term in terms)
-
-    @cached_property
-    def bytes_read(self) -> int:
-        """Tensor bytes of the whole base, and of what adds to it, each once."""
-        return self.bytes_written + sum(term.delta.nbytes for terms in self.terms.values() for term in terms)
-
-    @cached_property
-    def bytes_written(self) -> int:
-        """Tensor bytes of the whole base: a fused checkpoint has its layout."""
-        return sum(tensor.nbytes for tensor in self.base.tensors.values())
-
-
-def plan_fuse(
-    checkpoint: Checkpoint, state: Sequence[tuple[Adapter, float]], *, unmatched: OnUnmatched = "error"
-) -> Plan:
-    """Plan the fusion of ``state`` into ``checkpoint``. Reads nothing, writes nothing.
+def plan_fuse(base: BaseArgument, adapters: Sequence[AdapterArgument], *, unmatched: OnUnmatched = "error") -> Plan:
+    """Plan the fusion of adapters into a base, from headers alone. Reads no weight, writes nothing.
 
     Args:
-        checkpoint: the base.
-        state: adapters with their strengths, in fusion order. An adapter of strength 0 beside others takes part.
-        unmatched: what to do about a pair whose module the base does not have: ``"error"`` refuses, ``"warn"`` goes
-            on without it and lists it in the plan. An adapter of which no pair matches is refused either way.
+        base: a ``.safetensors`` file, a folder of shards, its ``.safetensors.index.json``, or an open one.
+        adapters: ``(path or open adapter, strength)`` in fusion order. One of strength 0 beside others takes part.
+        unmatched: what to do about a delta whose module the base does not have: ``"error"`` refuses, ``"warn"`` goes
+            on without it and lists it in the plan. An adapter of which nothing matches is refused either way.
 
     Raises:
+        OSError: as the system raised it.
         RefusedError: whatever stands against the fuse, naming files, keys and both values.
     """
+    with opened(base, adapters) as (sources, strengths):
+        return plan_sources(sources, strengths, unmatched=unmatched)
+
+
+def plan_sources(sources: Sources, strengths: Sequence[float], *, unmatched: OnUnmatched = "error") -> Plan:
+    """``plan_fuse`` of what is open already, at one strength per adapter."""
     check_on_unmatched(unmatched)
-    state = tuple((adapter, check_strength(strength, adapter.path)) for adapter, strength in state)
-    adapters = [adapter for adapter, _ in state]
-    check_base(checkpoint)
+    base, adapters = sources.base, sources.adapters
+    strengths = [check_strength(strength, adapter.path) for adapter, strength in zip(adapters, strengths, strict=True)]
+    check_base(base)
     check_distinct(adapters)
     check_reference_scales(adapters)
-    matches = [match_pairs(checkpoint, adapter, unmatched) for adapter in adapters]
-    terms = _terms(checkpoint, matches, [strength for _, strength in state])
-    notes = [
-        *checkpoint.notes,
-        *(note for adapter in adapters for note in adapter.notes),
-        *version_notes(checkpoint, adapters),
-        *rounding_notes(checkpoint, list(terms)),
-    ]
+    matches = [match_pairs(base, adapter, unmatched) for adapter in adapters]
+    origins = [Source.of(adapter.checkpoint) for adapter in adapters]
+    fusions = _fusions(base, matches, origins, strengths)
     return Plan(
-        base=checkpoint,
-        adapters=state,
-        terms=MappingProxyType(terms),
-        unmatched=tuple(pair for match in matches for pair in match.unmatched),
-        notes=tuple(notes),
-        pairs_fused=tuple(len(match.homes) if terms else 0 for match in matches),
+        base=Source.of(base),
+        adapters=tuple(
+            PlannedAdapter(origin, strength, len(adapter.deltas), len(match.homes) if fusions else 0)
+            for adapter, origin, strength, match in zip(adapters, origins, strengths, matches, strict=True)
+        ),
+        fusions=MappingProxyType(fusions),
+        unmatched=tuple(left for match in matches for left in match.unmatched),
+        notes=tuple(_notes(base, adapters, list(fusions))),
+        tensors=len(base.tensors),
+        bytes_written=sum(tensor.nbytes for tensor in base.tensors.values()),
     )
 
 
-def _terms(base: Checkpoint, matches: Sequence[Matches], strengths: Sequence[float]) -> dict[str, tuple[Term, ...]]:
-    """Weight key -> terms, in the base's order; empty when every strength is zero as a float32."""
+def _notes(base: Checkpoint, adapters: Sequence[Adapter], fused: Sequence[str]) -> list[str]:
+    return [
+        *base.notes,
+        *(note for adapter in adapters for note in adapter.notes),
+        *version_notes(base, adapters),
+        *rounding_notes(base, fused),
+    ]
+
+
+def _fusions(
+    base: Checkpoint, matches: Sequence[Matches], origins: Sequence[Source], strengths: Sequence[float]
+) -> dict[str, Deltas]:
+    """Weight key -> deltas, in the base's order; empty when every strength is zero as a float32."""
     if all(np.float32(strength) == 0 for strength in strengths):
         return {}
-    terms: dict[str, list[Term]] = {}
-    for match, strength in zip(matches, strengths, strict=True):
+    deltas: dict[str, list[AppliedDelta]] = {}
+    for match, origin, strength in zip(matches, origins, strengths, strict=True):
         for key, delta in match.homes.items():
-            terms.setdefault(key, []).append(Term(delta, _finite_strength(delta, strength)))
-    return {key: tuple(terms[key]) for key in base.tensors if key in terms}
+            ref = DeltaRef(origin, delta.tensors[0].key, delta.macs, delta.nbytes)
+            deltas.setdefault(key, []).append(AppliedDelta(ref, _finite_strength(delta, strength)))
+    return {key: tuple(deltas[key]) for key in base.tensors if key in deltas}
 
 
 def _finite_strength(delta: Delta, strength: float) -> float:

@@ -1,17 +1,16 @@
-"""A recipe's phases as plans: one state of the base's weights per phase."""
+"""A recipe's phases as plans: what each fuses into the base's weights."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from ltx2c.adapters import Adapter
-from ltx2c.files import Checkpoint
 from ltx2c.plan.checks import check_reference_scales
-from ltx2c.plan.fuse import plan_fuse
+from ltx2c.plan.fuse import plan_sources
 from ltx2c.plan.match import OnUnmatched, UnmatchedKey
-from ltx2c.plan.transition import State
+from ltx2c.plan.opened import BaseArgument, Sources, opened
+from ltx2c.plan.plan import Fusions
 from ltx2c.recipes import Recipe
 
 
@@ -20,31 +19,41 @@ class PhasePlans:
     """All phases of a recipe against one base.
 
     Attributes:
-        states: one per phase, in the recipe's order.
-        unmatched: keys with no home in the base, left out; each once.
+        fusions: what is fused in each phase, in the recipe's order.
+        unmatched: keys that no tensor of the base fits, left out; each once.
         notes: what a user should be told, each once.
     """
 
-    states: tuple[State, ...]
+    fusions: tuple[Fusions, ...]
     unmatched: tuple[UnmatchedKey, ...]
     notes: tuple[str, ...]
 
 
-def plan_phases(
-    base: Checkpoint, recipe: Recipe, adapters: Mapping[Path, Adapter], *, unmatched: OnUnmatched = "error"
-) -> PhasePlans:
-    """Plan every phase of ``recipe``, with its adapters by the paths that the recipe names.
+@contextlib.contextmanager
+def opened_recipe(base: BaseArgument, recipe: Recipe) -> Iterator[Sources]:
+    """A base and all adapters of a recipe, open for the length of the block. Raises as ``opened`` does."""
+    with opened(base, [(path, 1.0) for path in recipe.paths]) as (sources, _):
+        yield sources
+
+
+def plan_phases(sources: Sources, recipe: Recipe, *, unmatched: OnUnmatched = "error") -> PhasePlans:
+    """Plan every phase of ``recipe``, from what ``opened_recipe`` gave.
 
     Raises:
         RefusedError: as ``plan_fuse`` for any phase; reference scales may not conflict between phases either.
     """
-    check_reference_scales(list(adapters.values()))
+    adapters = dict(zip(recipe.paths, sources.adapters, strict=True))
+    check_reference_scales(sources.adapters)
     plans = [
-        plan_fuse(base, [(adapters[path], strength) for path, strength in phase.state], unmatched=unmatched)
+        plan_sources(
+            Sources(sources.base, [adapters[path] for path, _ in phase.state]),
+            [strength for _, strength in phase.state],
+            unmatched=unmatched,
+        )
         for phase in recipe.phases
     ]
     return PhasePlans(
-        states=tuple(plan.terms for plan in plans),
+        fusions=tuple(plan.fusions for plan in plans),
         unmatched=tuple(dict.fromkeys(key for plan in plans for key in plan.unmatched)),
         notes=(*dict.fromkeys(note for plan in plans for note in plan.notes), *recipe.notes),
     )

@@ -10,8 +10,8 @@ from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint
 from ltx2c.plan.bind import plan_bind
 from ltx2c.plan.cost import Cost
-from ltx2c.plan.fuse import Term
-from ltx2c.plan.transition import Contents, State
+from ltx2c.plan.plan import AppliedDelta, Fusions
+from ltx2c.plan.transition import Contents
 
 Terminal = Literal["last", "first", "base"]
 """The state a render leaves: its last phase's, its first phase's (ready for the next render), or the base."""
@@ -27,7 +27,7 @@ class Step:
         render: the render it belongs to, from 1; 0 for the load.
         name: ``"load"``, a phase's name, or ``"terminal"``.
         kept, restored, fused, switched: tensors by what is done to them.
-        unfused: tensors whose terms are subtracted again; only in the naive order.
+        unfused: tensors whose deltas are subtracted again; only in the naive order.
     """
 
     render: int
@@ -52,7 +52,7 @@ def check_schedule(renders: int, terminal: str) -> None:
 
 def render_steps(
     base: Checkpoint,
-    phases: Sequence[tuple[str, State]],
+    phases: Sequence[tuple[str, Fusions]],
     renders: int,
     terminal: Terminal,
     doubled: Sequence[str] = (),
@@ -64,40 +64,40 @@ def render_steps(
     ends = {"last": last, "first": first, "base": {}}[terminal]
     schedule = [(0, LOAD, first)]
     for render in range(1, renders + 1):
-        schedule += [(render, name, state) for name, state in phases]
+        schedule += [(render, name, fusions) for name, fusions in phases]
         schedule.append((render, TERMINAL, ends))
-    for render, name, state in schedule:
-        bind = plan_bind(base, live, spare, state)
+    for render, name, fusions in schedule:
+        bind = plan_bind(base, live, spare, fusions)
         kept = len(base.tensors) - bind.restored - bind.fused - bind.switched
         yield Step(render, name, kept, bind.restored, bind.fused, bind.switched, 0, bind.cost)
         if bind.switch:
             spare = {key: live.get(key, ()) for key in doubled}
-        live = state
+        live = fusions
 
 
-def naive_steps(base: Checkpoint, phases: Sequence[tuple[str, State]], renders: int) -> Iterator[Step]:
+def naive_steps(base: Checkpoint, phases: Sequence[tuple[str, Fusions]], renders: int) -> Iterator[Step]:
     """The order this project replaces: load everything fused, then fuse or un-fuse at each boundary, and stay.
 
     Un-fusing subtracts, which costs the arithmetic of fusing and does not give the base's bytes back.
     """
-    state = _most_fused(phases)
-    yield _naive_step(base, 0, LOAD, {}, state, loaded=sum(tensor.nbytes for tensor in base.tensors.values()))
+    fusions = _most_fused(phases)
+    yield _naive_step(base, 0, LOAD, {}, fusions, loaded=sum(tensor.nbytes for tensor in base.tensors.values()))
     for render in range(1, renders + 1):
         for name, after in phases:
-            yield _naive_step(base, render, name, state, after)
-            state = after
+            yield _naive_step(base, render, name, fusions, after)
+            fusions = after
 
 
-def _most_fused(phases: Sequence[tuple[str, State]]) -> State:
-    """The state with the most terms; of equals the last."""
-    return max((state for _, state in reversed(phases)), key=lambda state: sum(map(len, state.values())))
+def _most_fused(phases: Sequence[tuple[str, Fusions]]) -> Fusions:
+    """The phase with the most deltas; of equals the last."""
+    return max((fusions for _, fusions in reversed(phases)), key=lambda fusions: sum(map(len, fusions.values())))
 
 
-def _naive_step(base: Checkpoint, render: int, name: str, before: State, after: State, loaded: int = 0) -> Step:
-    leaving = _terms_without(before, after)
-    entering = _terms_without(after, before)
+def _naive_step(base: Checkpoint, render: int, name: str, before: Fusions, after: Fusions, loaded: int = 0) -> Step:
+    leaving = _without(before, after)
+    entering = _without(after, before)
     passes = [*leaving.items(), *entering.items()]
-    deltas = [term.delta for _, terms in passes for term in terms]
+    deltas = [one.delta for _, applied in passes for one in applied]
     written = sum(base.tensors[key].nbytes for key, _ in passes)
     cost = Cost(sum(delta.macs for delta in deltas), loaded + sum(delta.nbytes for delta in deltas), loaded or written)
     others = len(base.tensors) - len(leaving.keys() | entering.keys())
@@ -105,7 +105,7 @@ def _naive_step(base: Checkpoint, render: int, name: str, before: State, after: 
     return Step(render, name, kept, restored, len(entering), 0, len(leaving), cost)
 
 
-def _terms_without(state: State, other: State) -> dict[str, list[Term]]:
-    """Per tensor, the terms of ``state`` that ``other`` lacks; only tensors with any."""
-    lacking = {key: [term for term in terms if term not in other.get(key, ())] for key, terms in state.items()}
-    return {key: terms for key, terms in lacking.items() if terms}
+def _without(fusions: Fusions, other: Fusions) -> dict[str, list[AppliedDelta]]:
+    """Per tensor, the deltas of ``fusions`` that ``other`` lacks; only tensors with any."""
+    lacking = {key: [one for one in deltas if one not in other.get(key, ())] for key, deltas in fusions.items()}
+    return {key: deltas for key, deltas in lacking.items() if deltas}

@@ -1,6 +1,6 @@
 """What it takes to get from one state of the weights to another: per tensor keep, restore or fuse, and the cost.
 
-A state maps weight keys to their terms; a key that is absent has none, which is the base. ``None`` in place of terms
+A weight's content is told by its deltas; a key that is absent has none, which is the base. ``None`` in place of them
 means bytes that are nobody's: not loaded yet, or left by a bind that did not finish.
 """
 
@@ -11,11 +11,9 @@ from dataclasses import dataclass
 
 from ltx2c.files import Checkpoint
 from ltx2c.plan.cost import Cost
-from ltx2c.plan.fuse import Term
+from ltx2c.plan.plan import Deltas, Fusions
 
-Terms = tuple[Term, ...]
-State = Mapping[str, Terms]
-Contents = Mapping[str, Terms | None]
+Contents = Mapping[str, Deltas | None]
 
 
 @dataclass(frozen=True)
@@ -25,13 +23,13 @@ class Transition:
     Attributes:
         keep: tensors that hold the right bytes already.
         restore: tensors to be read from the base again, as they are.
-        fuse: tensors to be read from the base and fused with these terms, which never start from fused bytes.
+        fuse: tensors to be read from the base and fused with these deltas, which never start from fused bytes.
         cost: a fused tensor reads its own bytes and its factors'.
     """
 
     keep: tuple[str, ...]
     restore: tuple[str, ...]
-    fuse: State
+    fuse: Fusions
     cost: Cost
 
     @property
@@ -40,14 +38,14 @@ class Transition:
         return (*self.restore, *self.fuse)
 
 
-def transition(base: Checkpoint, before: Contents, after: State, *, among: Iterable[str] | None = None) -> Transition:
-    """The difference between two states of ``base``'s tensors, or of those in ``among``, in the order given.
+def transition(base: Checkpoint, before: Contents, after: Fusions, *, among: Iterable[str] | None = None) -> Transition:
+    """The difference between two contents of ``base``'s tensors, or of those in ``among``, in the order given.
 
-    Two states with the same terms cost nothing. A tensor no adapter of either state touches never moves.
+    Two contents with the same deltas cost nothing. A tensor that neither fuses never moves.
     """
     keep: list[str] = []
     restore: list[str] = []
-    fuse: dict[str, Terms] = {}
+    fuse: dict[str, Deltas] = {}
     for key in base.tensors if among is None else among:
         wanted = after.get(key, ())
         if before.get(key, ()) == wanted:
@@ -59,8 +57,8 @@ def transition(base: Checkpoint, before: Contents, after: State, *, among: Itera
     return Transition(tuple(keep), tuple(restore), fuse, _cost(base, restore, fuse))
 
 
-def _cost(base: Checkpoint, restore: Iterable[str], fuse: State) -> Cost:
+def _cost(base: Checkpoint, restore: Iterable[str], fuse: Fusions) -> Cost:
     moved = sum(base.tensors[key].nbytes for key in (*restore, *fuse))
-    deltas = [term.delta for terms in fuse.values() for term in terms]
+    deltas = [one.delta for applied in fuse.values() for one in applied]
     factors = sum(delta.nbytes for delta in deltas)
     return Cost(sum(delta.macs for delta in deltas), moved + factors, moved)

@@ -71,9 +71,9 @@ def test_metadata_is_kept_and_says_what_was_fused(tmp_path: Path) -> None:
 
     metadata = header(out)["__metadata__"]
     assert metadata.items() >= header(E2E / "base.safetensors")["__metadata__"].items()
-    assert metadata["ltx2c.contract"] == "ltx-1"
-    adapters = json.loads(metadata["ltx2c.adapters"])
-    assert [entry["strength"] for entry in adapters] == [0.5, 0.8, -0.3]
+    entry = json.loads(metadata["ltx2c"])
+    assert entry["version"] == 1
+    assert [adapter["strength"] for adapter in entry["adapters"]] == [0.5, 0.8, -0.3]
 
 
 def test_the_same_inputs_give_the_same_file(tmp_path: Path) -> None:

@@ -29,15 +29,15 @@ def test_digests_are_those_of_the_whole_files(
     outputs = [out] if max_shard_bytes is None else sorted(out.glob("*.safetensors"))
     assert report.sha256 == {str(path): sha256(path) for path in [base, *(path for path, _ in adapters), *outputs]}
     with TensorFile.open(outputs[0]) as file:
-        listed = json.loads(file.metadata["ltx2c.adapters"])
-    assert [entry["content_sha256"] for entry in listed] == [sha256(path) for path, _ in adapters]
+        listed = json.loads(file.metadata["ltx2c"])["adapters"]
+    assert [entry["sha256"] for entry in listed] == [sha256(path) for path, _ in adapters]
 
 
 def test_digests_are_not_taken_unasked(tmp_path: Path) -> None:
     base, adapters, _ = small_model(tmp_path)
     report = ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out")
     with TensorFile.open(tmp_path / "out") as file:
-        assert report.sha256 == {} and "content_sha256" not in file.metadata["ltx2c.adapters"]
+        assert report.sha256 == {} and "sha256" not in json.loads(file.metadata["ltx2c"])["adapters"][0]
 
 
 def test_the_expected_inputs_pass(tmp_path: Path) -> None:

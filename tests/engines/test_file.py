@@ -162,14 +162,16 @@ def test_fusing_into_a_fused_file_adds_to_its_history(tmp_path: Path) -> None:
     ltx2c.fuse_checkpoint(base, adapters[:1], tmp_path / "one")
     ltx2c.fuse_checkpoint(tmp_path / "one", adapters[1:], tmp_path / "two")
     with TensorFile.open(tmp_path / "two") as file:
-        listed = json.loads(file.metadata["ltx2c.adapters"])
-    assert [entry["file"] for entry in listed] == ["lora0.safetensors", "lora1.safetensors"]
+        entry = json.loads(file.metadata["ltx2c"])
+    assert [adapter["name"] for adapter in entry["adapters"]] == ["lora1.safetensors"]
+    assert entry["base"]["name"] == "one"
+    assert [adapter["name"] for adapter in entry["base"]["ltx2c"]["adapters"]] == ["lora0.safetensors"]
 
 
 @pytest.mark.parametrize("history", ["not json", "[" * 100_000, "{}", "null"])
 def test_a_foreign_history_is_no_obstacle(history: str, tmp_path: Path) -> None:
     base, adapters, wanted = small_model(tmp_path)
-    save(base, load(base), {"ltx2c.adapters": history})
+    save(base, load(base), {"ltx2c": history})
     ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out")
     assert_same(load(tmp_path / "out"), wanted)
 
@@ -204,7 +206,7 @@ def test_shards_come_out_as_they_went_in(tmp_path: Path) -> None:
     assert written["metadata"] == {"total_size": report.bytes_written, "note": "x"}
     with Checkpoint.open(tmp_path / "out") as out, Checkpoint.open(folder) as source:
         assert [file.metadata["shard"] for file in out.files] == ["0", "1"]
-        assert "ltx2c.adapters" in out.files[1].metadata
+        assert "ltx2c" in out.files[1].metadata
         assert list(out.tensors) == list(source.tensors)
         for key, tensor in out.tensors.items():
             assert tensor.read().tobytes() == wanted[key].tobytes()
@@ -249,7 +251,7 @@ def test_an_adapter_given_as_the_working_folder_is_recorded_by_its_name(
         out = tmp_path / f"out{name}"
         ltx2c.fuse_checkpoint(base, [(name, 1.0)], out)
         with Checkpoint.open(out) as fused:
-            assert json.loads(fused.metadata["ltx2c.adapters"])[0]["file"] == "style"
+            assert json.loads(fused.metadata["ltx2c"])["adapters"][0]["name"] == "style"
 
 
 def test_a_shard_size_below_a_byte_is_refused(tmp_path: Path) -> None:

@@ -61,10 +61,10 @@ class TestCounts:
     @pytest.mark.parametrize("case", CASES, ids=ids)
     def test_three_renders(self, folder: Path, case: Case, terminal: str, budget: int) -> None:
         recipe = recipe_in(folder, case.name, **case.given)
-        plan = plan_render(recipe, base_in(folder), 3, terminal, memory_budget=budget, rates=Rates(1e9, 1e9))
+        plan = plan_render(base_in(folder), recipe, 3, terminal, memory_budget=budget, rates=Rates(1e9, 1e9))
         ends: dict[str, int | str] = {"last": len(recipe.phases) - 1, "first": 0, "base": "base"}
         reports = []
-        with ResidentCheckpoint(base_in(folder), recipe, memory_budget=budget) as resident:
+        with ResidentCheckpoint.open(base_in(folder), recipe, memory_budget=budget) as resident:
             reports.append(resident.loaded)
             for _ in range(3):
                 reports += [resident.bind(phase) for phase in [*range(len(recipe.phases)), ends[terminal]]]
@@ -78,7 +78,7 @@ class TestCounts:
 
     def test_the_distilled_adapter_alone_is_fused_once_per_render(self, folder: Path) -> None:
         recipe = recipe_in(folder, "a2vid_two_stage", distilled=["d"])
-        with ResidentCheckpoint(base_in(folder), recipe) as resident:
+        with ResidentCheckpoint.open(base_in(folder), recipe) as resident:
             assert (resident.loaded.fused, resident.loaded.restored) == (0, TENSORS)
             first = [resident.bind(0), resident.bind(1)]
             again = [resident.bind(0), resident.bind(1)]
@@ -101,7 +101,7 @@ class TestExactness:
         recipe = recipe_in(folder, "ti2vid_two_stages_hq", **given)
         states = all_states(folder, recipe)
         walk = random.Random(7)
-        with ResidentCheckpoint(base_in(folder), recipe, **options) as resident:
+        with ResidentCheckpoint.open(base_in(folder), recipe, **options) as resident:
             addresses = {key: array.ctypes.data for key, array in resident.tensors.items()}
             assert_holds(resident.tensors, states[0])
             for _ in range(200):
@@ -126,7 +126,7 @@ class TestExactness:
             assert_holds({**base, key: unfused}, base)
 
     def test_hq_strengths_really_differ(self, folder: Path, hq: Recipe) -> None:
-        with ResidentCheckpoint(base_in(folder), hq) as resident:
+        with ResidentCheckpoint.open(base_in(folder), hq) as resident:
             quarter = {key: array.copy() for key, array in resident.tensors.items()}
             resident.bind(1)
             differing = {key for key, array in resident.tensors.items() if not np.array_equal(array, quarter[key])}
@@ -136,7 +136,7 @@ class TestExactness:
     def test_ic_lora_phase_1_is_the_base_file(self, folder: Path, options: dict) -> None:
         recipe = recipe_in(folder, "ic_lora", loras=["u", "v"])
         with (
-            ResidentCheckpoint(base_in(folder), recipe, **options) as resident,
+            ResidentCheckpoint.open(base_in(folder), recipe, **options) as resident,
             Checkpoint.open(base_in(folder)) as base,
         ):
             resident.bind("phase1")
@@ -147,7 +147,7 @@ class TestExactness:
     def test_every_recipe(self, folder: Path, case: Case) -> None:
         recipe = recipe_in(folder, case.name, **case.given)
         states = all_states(folder, recipe)
-        with ResidentCheckpoint(base_in(folder), recipe) as resident:
+        with ResidentCheckpoint.open(base_in(folder), recipe) as resident:
             for phase in [*states, *reversed(list(states))]:
                 resident.bind(phase)
                 assert_holds(resident.tensors, states[phase])
@@ -157,7 +157,7 @@ class TestWiden:
     @pytest.mark.parametrize("budget", [0, BUDGET])
     def test_holds_the_fused_values_as_float32(self, folder: Path, hq: Recipe, budget: int) -> None:
         states = all_states(folder, hq)
-        with ResidentCheckpoint(base_in(folder), hq, widen="float32", memory_budget=budget) as resident:
+        with ResidentCheckpoint.open(base_in(folder), hq, widen="float32", memory_budget=budget) as resident:
             for phase in [0, 1, 0, 1, "base", 1]:
                 resident.bind(phase)
                 wide = {key: value.astype(np.float32) for key, value in states[phase].items()}
@@ -174,7 +174,7 @@ class TestWiden:
             "count": np.arange(3),
         }
         path = write(tmp_path / "base.safetensors", tensors)
-        with ResidentCheckpoint(path, Recipe.named("retake"), widen="float32") as resident:
+        with ResidentCheckpoint.open(path, Recipe.named("retake"), widen="float32") as resident:
             narrow = {"double", "count"}
             wide = {key: value if key in narrow else value.astype(np.float32) for key, value in tensors.items()}
             assert_holds(resident.tensors, wide)
@@ -183,7 +183,7 @@ class TestWiden:
 
     def test_to_anything_else_is_refused(self, folder: Path, hq: Recipe) -> None:
         with refused("bad-widen", "float64"):
-            ResidentCheckpoint(base_in(folder), hq, widen="float64")
+            ResidentCheckpoint.open(base_in(folder), hq, widen="float64")
 
 
 def whole_memory(array: np.ndarray) -> np.ndarray:
@@ -194,7 +194,7 @@ def whole_memory(array: np.ndarray) -> np.ndarray:
 
 class TestViews:
     def test_numpy_views_are_read_only(self, folder: Path, hq: Recipe) -> None:
-        with ResidentCheckpoint(base_in(folder), hq) as resident:
+        with ResidentCheckpoint.open(base_in(folder), hq) as resident:
             with pytest.raises(ValueError, match="read-only"):
                 resident.tensors[f"{PREFIX}a.weight"][0, 0] = 1
             for array in resident.tensors.values():
@@ -204,7 +204,7 @@ class TestViews:
                 resident.tensors["new"] = np.zeros(1)
 
     def test_torch_tensors_are_the_same_memory(self, folder: Path, hq: Recipe) -> None:
-        with ResidentCheckpoint(base_in(folder), hq) as resident:
+        with ResidentCheckpoint.open(base_in(folder), hq) as resident:
             tensors = resident.torch_tensors
             resident.bind(1)
             assert list(tensors) == list(resident.tensors)
@@ -223,19 +223,19 @@ class TestViews:
         self, tmp_path: Path, stored: str, dtype: torch.dtype, shape: list[int]
     ) -> None:
         path = write(tmp_path / "base.safetensors", {"x": (stored, shape)})
-        with ResidentCheckpoint(path, Recipe.named("retake")) as resident:
+        with ResidentCheckpoint.open(path, Recipe.named("retake")) as resident:
             tensor = resident.torch_tensors["x"]
             assert tensor.dtype == dtype and list(tensor.shape) == shape
 
     def test_views_outlive_close(self, folder: Path, hq: Recipe) -> None:
-        resident = ResidentCheckpoint(base_in(folder), hq)
+        resident = ResidentCheckpoint.open(base_in(folder), hq)
         tensors = resident.tensors
         resident.close()
         del resident
         assert_holds(tensors, expected(folder, list(hq.phases[0].state)))
 
     def test_memory_is_let_go_at_close(self, folder: Path, hq: Recipe) -> None:
-        resident = ResidentCheckpoint(base_in(folder), hq, keep_adapters=True)
+        resident = ResidentCheckpoint.open(base_in(folder), hq, keep_adapters=True)
         memory = weakref.ref(whole_memory(next(iter(resident.tensors.values()))))
         resident.bind_async(1)
         resident.close()
@@ -249,7 +249,7 @@ class TestViews:
         tensors = {"a": weight(64, 32), "b": weight(64, dtype=np.float32), "c": weight(32, 8), "d": weight(4)}
         path = write(tmp_path / "base.safetensors", tensors, {"padding": "x" * length})
         with (
-            ResidentCheckpoint(path, Recipe.named("retake"), widen=widen) as resident,
+            ResidentCheckpoint.open(path, Recipe.named("retake"), widen=widen) as resident,
             Checkpoint.open(path) as base,
         ):
             for key, array in resident.tensors.items():
@@ -262,7 +262,7 @@ class TestViews:
 
 class TestState:
     def test_names_the_phase_and_its_adapters(self, folder: Path, hq: Recipe) -> None:
-        with ResidentCheckpoint(base_in(folder), hq) as resident:
+        with ResidentCheckpoint.open(base_in(folder), hq) as resident:
             assert (resident.state.name, resident.state.adapters) == ("phase0", hq.phases[0].state)
             resident.bind("phase1")
             assert (resident.state.name, resident.state.adapters) == ("phase1", hq.phases[1].state)
@@ -271,12 +271,15 @@ class TestState:
 
     @pytest.mark.parametrize("phase", [2, -1, "phase7"])
     def test_unknown_phase(self, folder: Path, hq: Recipe, phase: int | str) -> None:
-        with ResidentCheckpoint(base_in(folder), hq) as resident, refused("unknown-phase", phase, "phase0, phase1"):
+        with (
+            ResidentCheckpoint.open(base_in(folder), hq) as resident,
+            refused("unknown-phase", phase, "phase0, phase1"),
+        ):
             resident.bind(phase)
 
     def test_notes_are_handed_on(self, folder: Path) -> None:
         recipe = recipe_in(folder, "ti2vid_two_stages_hq", distilled=[("d", 0.9)])
-        with ResidentCheckpoint(base_in(folder), recipe) as resident:
+        with ResidentCheckpoint.open(base_in(folder), recipe) as resident:
             assert any("0.9" in note for note in resident.notes)
             assert sum("rounded through BF16" in note for note in resident.notes) == 1
 
@@ -290,7 +293,7 @@ def own(tmp_path: Path) -> Iterator[Path]:
 
 class TestRefusals:
     def test_bind_after_close(self, folder: Path, hq: Recipe) -> None:
-        resident = ResidentCheckpoint(base_in(folder), hq)
+        resident = ResidentCheckpoint.open(base_in(folder), hq)
         resident.close()
         resident.close()
         for bind in (resident.bind, resident.bind_async):
@@ -302,23 +305,23 @@ class TestRefusals:
 
     def test_negative_budget(self, folder: Path, hq: Recipe) -> None:
         with refused("bad-budget", "-1"):
-            ResidentCheckpoint(base_in(folder), hq, memory_budget=-1)
+            ResidentCheckpoint.open(base_in(folder), hq, memory_budget=-1)
 
     def test_bad_threads(self, folder: Path, hq: Recipe) -> None:
         with refused("threads", "0"):
-            ResidentCheckpoint(base_in(folder), hq, threads=0)
+            ResidentCheckpoint.open(base_in(folder), hq, threads=0)
 
     def test_what_a_plan_refuses(self, own: Path) -> None:
         write(own / "u.safetensors", {"x.lora_A.weight": weight(2, 17), "x.lora_B.weight": weight(24, 2)})
         with refused("no-pair-matches", "u.safetensors"):
-            ResidentCheckpoint(base_in(own), recipe_in(own, "retake", loras=["u"]))
+            ResidentCheckpoint.open(base_in(own), recipe_in(own, "retake", loras=["u"]))
 
     def test_unmatched_pairs_are_left_out_where_that_is_asked_for(self, own: Path) -> None:
         write(own / "u.safetensors", {**pair("diffusion_model.a", 24, 2, 17), **pair("nowhere", 24, 2, 17)})
         recipe = recipe_in(own, "ic_lora", loras=["u"])
         with refused("unmatched-key", "nowhere.lora_A.weight", "1 of 2"):
-            ResidentCheckpoint(base_in(own), recipe)
-        with ResidentCheckpoint(base_in(own), recipe, unmatched="warn") as resident:
+            ResidentCheckpoint.open(base_in(own), recipe)
+        with ResidentCheckpoint.open(base_in(own), recipe, unmatched="warn") as resident:
             assert resident.loaded.fused == 1
             assert [one.key for one in resident.unmatched] == ["nowhere.lora_A.weight"]
 
@@ -326,7 +329,7 @@ class TestRefusals:
         write(own / "u.safetensors", {"x.lora_A.weight": weight(2, 17), "x.lora_B.weight": weight(24, 2)})
         before = len(list(Path("/proc/self/fd").iterdir()))
         with refused("no-pair-matches"):
-            ResidentCheckpoint(base_in(own), recipe_in(own, "a2vid_two_stage", loras=["u"], distilled=["d"]))
+            ResidentCheckpoint.open(base_in(own), recipe_in(own, "a2vid_two_stage", loras=["u"], distilled=["d"]))
         assert len(list(Path("/proc/self/fd").iterdir())) == before
 
     @pytest.mark.parametrize("name", ["base", "d"])
@@ -334,7 +337,7 @@ class TestRefusals:
     def test_a_file_changed_since_it_was_opened(self, own: Path, name: str, how: str) -> None:
         recipe = recipe_in(own, "ti2vid_two_stages", loras=["u"], distilled=["d"])
         path = own / f"{name}.safetensors"
-        with ResidentCheckpoint(base_in(own), recipe) as resident:
+        with ResidentCheckpoint.open(base_in(own), recipe) as resident:
             held = {key: array.copy() for key, array in resident.tensors.items()}
             if how == "truncated":
                 with path.open("r+b") as file:
@@ -355,5 +358,5 @@ class TestRefusals:
 
     def test_a_callers_checkpoint_stays_open(self, folder: Path, hq: Recipe) -> None:
         with Checkpoint.open(base_in(folder)) as base:
-            ResidentCheckpoint(base, hq).close()
+            ResidentCheckpoint.open(base, hq).close()
             assert base.tensors[f"{PREFIX}a.weight"].read().size

@@ -92,7 +92,7 @@ class TestFailedBind:
         at: int,
         repair: int | str,
     ) -> None:
-        with ResidentCheckpoint(folder / "base.safetensors", recipe) as resident:
+        with ResidentCheckpoint.open(folder / "base.safetensors", recipe) as resident:
             before = {key: array.copy() for key, array in resident.tensors.items()}
             with monkeypatch.context() as patch:
                 error = fail(patch, at)
@@ -117,7 +117,7 @@ class TestFailedBind:
         fail: Callable[..., type[BaseException]],
         repair: int | str,
     ) -> None:
-        with ResidentCheckpoint(folder / "base.safetensors", recipe, memory_budget=BUDGET) as resident:
+        with ResidentCheckpoint.open(folder / "base.safetensors", recipe, memory_budget=BUDGET) as resident:
             with monkeypatch.context() as patch:
                 error = fail(patch, 2)
                 with pytest.raises(error):
@@ -136,7 +136,7 @@ class TestFailedBind:
         open_files = len(list(Path("/proc/self/fd").iterdir()))
         # Headers are read by the same function: each of the three files takes three reads.
         with monkeypatch.context() as patch, pytest.raises(fail(patch, 2 if fail is fail_fusing else 12)):
-            ResidentCheckpoint(folder / "base.safetensors", recipe)
+            ResidentCheckpoint.open(folder / "base.safetensors", recipe)
         assert len(list(Path("/proc/self/fd").iterdir())) == open_files
 
 
@@ -145,7 +145,7 @@ def test_nothing_changes_in_place_until_the_second_copy_is_written(
     folder: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resident_module, "choose_doubled", lambda *args: (f"{PREFIX}d.weight",))
-    with ResidentCheckpoint(folder / "base.safetensors", recipe) as resident:
+    with ResidentCheckpoint.open(folder / "base.safetensors", recipe) as resident:
         with monkeypatch.context() as patch:
             fail_fusing(patch, 1)
             with pytest.raises(KeyboardInterrupt):
@@ -156,7 +156,7 @@ def test_nothing_changes_in_place_until_the_second_copy_is_written(
 def test_repair_touches_only_what_is_torn_or_differs(
     folder: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch, small_batches: None
 ) -> None:
-    with ResidentCheckpoint(folder / "base.safetensors", recipe, threads=1) as resident:
+    with ResidentCheckpoint.open(folder / "base.safetensors", recipe, threads=1) as resident:
         with monkeypatch.context() as patch:
             fail_fusing(patch, 3)
             with pytest.raises(KeyboardInterrupt):
@@ -176,7 +176,7 @@ class TestNonfinite:
         return path, Recipe.named("a2vid_two_stage", distilled_lora=d)
 
     def test_is_refused_by_key_and_count(self, model: tuple[Path, Recipe]) -> None:
-        with ResidentCheckpoint(*model) as resident:
+        with ResidentCheckpoint.open(*model) as resident:
             with refused("nonfinite", "base.safetensors", "16 values of x.weight", "1 such"):
                 resident.bind(1)
             assert resident.state.name == "unfinished phase1" and resident.state.torn == ("x.weight",)
@@ -184,13 +184,13 @@ class TestNonfinite:
             assert resident.state.name == "phase0" and np.isfinite(resident.tensors["x.weight"]).all()
 
     def test_never_reaches_the_live_copy_of_a_doubled_tensor(self, model: tuple[Path, Recipe]) -> None:
-        with ResidentCheckpoint(*model, memory_budget=BUDGET) as resident:
+        with ResidentCheckpoint.open(*model, memory_budget=BUDGET) as resident:
             with refused("nonfinite", "x.weight"):
                 resident.bind(1)
             assert resident.state.name == "phase0" and np.isfinite(resident.tensors["x.weight"]).all()
 
     def test_may_be_allowed(self, model: tuple[Path, Recipe]) -> None:
-        with ResidentCheckpoint(*model, allow_nonfinite=True) as resident:
+        with ResidentCheckpoint.open(*model, allow_nonfinite=True) as resident:
             resident.bind(1)
             assert resident.state.name == "phase1" and not np.isfinite(resident.tensors["x.weight"]).any()
 
@@ -203,7 +203,7 @@ from ltx2c import Recipe, ResidentCheckpoint
 from ltx2c.engines import residency
 
 base, adapter = sys.argv[1:]
-resident = ResidentCheckpoint(base, Recipe.named("a2vid_two_stage", distilled_lora=adapter))
+resident = ResidentCheckpoint.open(base, Recipe.named("a2vid_two_stage", distilled_lora=adapter))
 """
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", beginning + program]
     subprocess.run([*command, folder / "base.safetensors", folder / "d.safetensors"], check=True, timeout=30)
@@ -211,13 +211,13 @@ resident = ResidentCheckpoint(base, Recipe.named("a2vid_two_stage", distilled_lo
 
 class TestBackground:
     def test_future_gives_the_report(self, folder: Path, recipe: Recipe) -> None:
-        with ResidentCheckpoint(folder / "base.safetensors", recipe) as resident:
+        with ResidentCheckpoint.open(folder / "base.safetensors", recipe) as resident:
             report = resident.bind_async("phase1").result()
             assert (report.state, report.fused) == ("phase1", 3)
             assert holds(resident, folder, 1)
 
     def test_future_gives_the_error(self, folder: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-        with ResidentCheckpoint(folder / "base.safetensors", recipe) as resident:
+        with ResidentCheckpoint.open(folder / "base.safetensors", recipe) as resident:
             with monkeypatch.context() as patch:
                 fail_reading(patch, 1)
                 future = resident.bind_async(1)
@@ -227,11 +227,11 @@ class TestBackground:
             assert holds(resident, folder, 1)
 
     def test_an_unknown_phase_is_refused_at_once(self, folder: Path, recipe: Recipe) -> None:
-        with ResidentCheckpoint(folder / "base.safetensors", recipe) as resident, refused("unknown-phase"):
+        with ResidentCheckpoint.open(folder / "base.safetensors", recipe) as resident, refused("unknown-phase"):
             resident.bind_async(5)
 
     def test_calls_run_in_the_order_they_were_made(self, folder: Path, recipe: Recipe) -> None:
-        with ResidentCheckpoint(folder / "base.safetensors", recipe) as resident:
+        with ResidentCheckpoint.open(folder / "base.safetensors", recipe) as resident:
             for phases in [(1, 0, 1, "base"), ("base", 1, 0), (1, 1, 0, 1)]:
                 futures = [resident.bind_async(phase) for phase in phases[:-1]]
                 resident.bind(phases[-1])
@@ -255,7 +255,7 @@ class TestBackground:
 
         carry_out = residency.carry_out
         monkeypatch.setattr(residency, "carry_out", watched)
-        with ResidentCheckpoint(folder / "base.safetensors", recipe) as resident:
+        with ResidentCheckpoint.open(folder / "base.safetensors", recipe) as resident:
 
             def wander(seed: int) -> None:
                 walk = random.Random(seed)
@@ -279,7 +279,7 @@ class TestBackground:
     def test_close_waits_for_the_bind_that_runs_and_refuses_those_behind_it(
         self, folder: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        resident = ResidentCheckpoint(folder / "base.safetensors", recipe)
+        resident = ResidentCheckpoint.open(folder / "base.safetensors", recipe)
         started, go_on = threading.Event(), threading.Event()
         carry_out = residency.carry_out
 
@@ -374,14 +374,14 @@ class TestInputsThatChangeDuringABind:
 
     def test_leave_what_was_read_torn(self, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         recipe = recipe_in(own, "a2vid_two_stage", distilled=["d"])
-        with ResidentCheckpoint(own / "base.safetensors", recipe) as resident:
+        with ResidentCheckpoint.open(own / "base.safetensors", recipe) as resident:
             self.bind_while_the_base_is_written(resident, monkeypatch)
             assert resident.state.name == "unfinished phase1"
             assert resident.state.torn == tuple(f"{PREFIX}{name}.weight" for name in "cde")
 
     def test_never_reach_the_live_copy_of_a_doubled_tensor(self, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         recipe = recipe_in(own, "a2vid_two_stage", distilled=["d"])
-        with ResidentCheckpoint(own / "base.safetensors", recipe, memory_budget=BUDGET) as resident:
+        with ResidentCheckpoint.open(own / "base.safetensors", recipe, memory_budget=BUDGET) as resident:
             self.bind_while_the_base_is_written(resident, monkeypatch)
             assert resident.state.name == "phase0" and holds(resident, own, 0)
 

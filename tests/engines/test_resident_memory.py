@@ -26,7 +26,7 @@ def peak():
 base, adapter, budget = sys.argv[1], sys.argv[2], int(sys.argv[3])
 recipe = Recipe.named("a2vid_two_stage", distilled_lora=adapter)
 before = peak()
-with ResidentCheckpoint(base, recipe, memory_budget=budget) as resident:
+with ResidentCheckpoint.open(base, recipe, memory_budget=budget) as resident:
     loaded = peak() - before
     for phase in (1, 0, 1, 0):
         resident.bind(phase)

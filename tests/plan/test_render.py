@@ -31,7 +31,7 @@ def test_every_recipe_has_a_case() -> None:
 @pytest.mark.parametrize("case", CASES, ids=ids)
 def test_counts_over_three_renders(folder: Path, case: Case, terminal: str) -> None:
     plan = plan_render(
-        recipe_in(folder, case.name, **case.given), folder / "base.safetensors", 3, terminal, rates=RATES
+        folder / "base.safetensors", recipe_in(folder, case.name, **case.given), 3, terminal, rates=RATES
     )
     assert [(step.render, step.name, (step.fused, step.restored)) for step in plan.steps] == schedule(case, 3, terminal)
     assert all(step.kept + step.restored + step.fused == TENSORS for step in plan.steps)
@@ -40,7 +40,7 @@ def test_counts_over_three_renders(folder: Path, case: Case, terminal: str) -> N
 
 @pytest.mark.parametrize("case", CASES, ids=ids)
 def test_counts_of_the_naive_order(folder: Path, case: Case) -> None:
-    plan = plan_render(recipe_in(folder, case.name, **case.given), folder / "base.safetensors", 3, rates=RATES)
+    plan = plan_render(folder / "base.safetensors", recipe_in(folder, case.name, **case.given), 3, rates=RATES)
     load, first, there, back = case.naive
     binds = [step for step in plan.naive if step.name != "load"]
     ways = [first, there, back, there, back, there] if there else [first, back, back]
@@ -50,7 +50,7 @@ def test_counts_of_the_naive_order(folder: Path, case: Case) -> None:
 
 def test_a_first_render_is_one_pass_where_the_naive_order_makes_three(folder: Path) -> None:
     recipe = recipe_in(folder, "a2vid_two_stage", distilled=["d"])
-    plan = plan_render(recipe, folder / "base.safetensors", rates=RATES)
+    plan = plan_render(folder / "base.safetensors", recipe, rates=RATES)
     assert sum(step.fused for step in plan.steps) == 3
     assert sum(step.fused + step.unfused for step in plan.naive) == 3 * 3
     assert Cost.total(step.cost for step in plan.naive).macs == 3 * Cost.total(step.cost for step in plan.steps).macs
@@ -58,7 +58,7 @@ def test_a_first_render_is_one_pass_where_the_naive_order_makes_three(folder: Pa
 
 def test_costs(folder: Path) -> None:
     recipe = recipe_in(folder, "ti2vid_two_stages", loras=["v"], distilled=["d"])
-    plan = plan_render(recipe, folder / "base.safetensors", 2, rates=RATES)
+    plan = plan_render(folder / "base.safetensors", recipe, 2, rates=RATES)
     load, _, there, _, back, *_ = plan.steps
     one = OUT * IN
     rest = 3 * 5 * 4 + OUT * 2
@@ -73,7 +73,7 @@ def test_costs(folder: Path) -> None:
 
 def test_naive_costs(folder: Path) -> None:
     recipe = recipe_in(folder, "ti2vid_two_stages", loras=["v"], distilled=["d"])
-    plan = plan_render(recipe, folder / "base.safetensors", rates=RATES)
+    plan = plan_render(folder / "base.safetensors", recipe, rates=RATES)
     load, to_first, to_second = plan.naive
     one, d = OUT * IN, 4 * (OUT + IN) * 2
     whole = 3 * 5 * 4 + OUT * 2 + 14 * one
@@ -84,7 +84,7 @@ def test_naive_costs(folder: Path) -> None:
 class TestSecondCopy:
     def test_replaces_arithmetic_by_switches(self, folder: Path) -> None:
         recipe = recipe_in(folder, "ti2vid_two_stages", loras=["u", "v"], distilled=["d"])
-        plan = plan_render(recipe, folder / "base.safetensors", 2, memory_budget=1 << 30, rates=RATES)
+        plan = plan_render(folder / "base.safetensors", recipe, 2, memory_budget=1 << 30, rates=RATES)
         assert [(step.name, step.fused, step.restored, step.switched) for step in plan.steps] == [
             ("load", 3, 5, 0),
             ("phase0", 0, 0, 0),
@@ -94,7 +94,7 @@ class TestSecondCopy:
             ("phase1", 0, 0, 3),
             ("terminal", 0, 0, 0),
         ]
-        without = plan_render(recipe, folder / "base.safetensors", 2, rates=RATES)
+        without = plan_render(folder / "base.safetensors", recipe, 2, rates=RATES)
         assert plan.second_copy is not None and without.second_copy is None
         assert plan.second_copy.tensors == 3
         assert plan.second_copy.bytes == (2 + 2 + 4) * OUT * IN
@@ -103,24 +103,24 @@ class TestSecondCopy:
 
     def test_does_not_apply_where_phases_do_not_differ(self, folder: Path) -> None:
         recipe = recipe_in(folder, "distilled", loras=["u"])
-        plan = plan_render(recipe, folder / "base.safetensors", memory_budget=1 << 30, rates=RATES)
+        plan = plan_render(folder / "base.safetensors", recipe, memory_budget=1 << 30, rates=RATES)
         assert plan.second_copy is None
 
     def test_does_not_apply_below_a_huge_page(self, folder: Path) -> None:
         recipe = recipe_in(folder, "a2vid_two_stage", distilled=["d"])
-        plan = plan_render(recipe, folder / "base.safetensors", memory_budget=(2 << 20) - 1, rates=RATES)
+        plan = plan_render(folder / "base.safetensors", recipe, memory_budget=(2 << 20) - 1, rates=RATES)
         assert plan.second_copy is None
 
     def test_negative_budget(self, folder: Path) -> None:
         with refused("bad-budget", "-1"):
             plan_render(
-                recipe_in(folder, "distilled", loras=["u"]), folder / "base.safetensors", memory_budget=-1, rates=RATES
+                folder / "base.safetensors", recipe_in(folder, "distilled", loras=["u"]), memory_budget=-1, rates=RATES
             )
 
 
 def test_json_holds_it_all(folder: Path) -> None:
     recipe = recipe_in(folder, "ti2vid_two_stages_hq", distilled=[("d", 0.9)])
-    plan = plan_render(recipe, folder / "base.safetensors", 2, "base", memory_budget=1 << 30, rates=RATES)
+    plan = plan_render(folder / "base.safetensors", recipe, 2, "base", memory_budget=1 << 30, rates=RATES)
     facts = plan.as_json()
     assert facts["recipe"] == "ti2vid_two_stages_hq" and facts["renders"] == 2 and facts["terminal"] == "base"
     assert [step["name"] for step in facts["steps"]].count("terminal") == 2
@@ -131,25 +131,25 @@ def test_json_holds_it_all(folder: Path) -> None:
 
 
 def test_rates_are_measured_where_none_are_given(folder: Path) -> None:
-    plan = plan_render(Recipe.named("retake"), folder / "base.safetensors")
+    plan = plan_render(folder / "base.safetensors", Recipe.named("retake"))
     assert plan.rates.flops > 1e8 and plan.rates.bytes > 1e8
 
 
 @pytest.mark.parametrize("renders", [0, -1])
 def test_renders_below_one(folder: Path, renders: int) -> None:
     with refused("bad-renders", renders):
-        plan_render(Recipe.named("retake"), folder / "base.safetensors", renders)
+        plan_render(folder / "base.safetensors", Recipe.named("retake"), renders)
 
 
 def test_unknown_terminal_state(folder: Path) -> None:
     with refused("bad-terminal", "middle", "last, first, base"):
-        plan_render(Recipe.named("retake"), folder / "base.safetensors", 1, "middle")
+        plan_render(folder / "base.safetensors", Recipe.named("retake"), 1, "middle")
 
 
 def test_one_adapter_in_two_roles_is_refused(folder: Path) -> None:
     recipe = recipe_in(folder, "a2vid_two_stage", loras=["d"], distilled=["d"])
     with refused("same-adapter-twice", "d.safetensors"):
-        plan_render(recipe, folder / "base.safetensors")
+        plan_render(folder / "base.safetensors", recipe)
 
 
 def test_reference_scales_may_not_conflict_between_phases(folder: Path, tmp_path: Path) -> None:
@@ -159,4 +159,4 @@ def test_reference_scales_may_not_conflict_between_phases(folder: Path, tmp_path
     )
     parts = (Phase("phase0", ((two, 1.0),)), Phase("phase1", ((three, 1.0),)))
     with refused("reference-scale-conflict", "by2.safetensors", "by3.safetensors"):
-        plan_render(Recipe("retake", parts), folder / "base.safetensors", rates=RATES)
+        plan_render(folder / "base.safetensors", Recipe("retake", parts), rates=RATES)

@@ -1,0 +1,59 @@
+"""What a fused file's metadata says of how it came about, and what it no longer says of its base."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from ltx2c.plan import Plan
+from ltx2c.plan.sources import Source
+from ltx2c.version import __version__
+
+KEY = "ltx2c"
+VERSION = 1
+
+# Facts of a base that are untrue of what is fused from it: digests of its weights, and when it was made.
+STALE = ("modelspec.hash_sha256", "modelspec.date", "sshs_*hash")
+
+
+def provenance(plan: Plan, base: Mapping[str, str], adapter_sha256: Sequence[str] | None = None) -> str:
+    """The JSON entry that says what was fused. No times: the same inputs give the same bytes.
+
+    Args:
+        base: the base's metadata. What it says of its own fusing is kept, within what is said of the base.
+        adapter_sha256: digests of the adapters' whole content, one each.
+    """
+    adapters = [{**_described(one.source), "strength": one.strength} for one in plan.adapters]
+    for entry, digest in zip(adapters, adapter_sha256 or (), strict=False):
+        entry["sha256"] = digest
+    before = _fused_before(base)
+    entry = {
+        "version": VERSION,
+        "program": f"ltx2c {__version__}",
+        "base": _described(plan.base) | ({KEY: before} if before else {}),
+        "adapters": adapters,
+    }
+    return json.dumps(entry)
+
+
+def described(metadata: Mapping[str, str], entry: str) -> dict[str, str]:
+    """A file's metadata with what is stale left out and ours put in."""
+    kept = {key: value for key, value in metadata.items() if not any(fnmatchcase(key, stale) for stale in STALE)}
+    return {**kept, KEY: entry}
+
+
+def _described(source: Source) -> dict[str, Any]:
+    name = Path(os.path.abspath(source.place)).name  # noqa: PTH100  (of ".." too, and of a link itself)
+    return {"name": name, "size": source.size, "header_sha256": source.header_sha256}
+
+
+def _fused_before(metadata: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        before = json.loads(metadata.get(KEY, "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return before if isinstance(before, dict) else {}

@@ -1,0 +1,145 @@
+"""A plan: for each weight of a base, what is fused into it. A value, which holds no file and no array."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ltx2c.errors import RefusedError, printable
+from ltx2c.plan.match import UnmatchedKey
+from ltx2c.plan.sources import DeltaRef, Source
+
+VERSION_KEY = "ltx2c_plan"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class AppliedDelta:
+    """One delta at its effective strength, a float32 number."""
+
+    delta: DeltaRef
+    effective_strength: float
+
+
+Deltas = tuple[AppliedDelta, ...]
+"""What is fused into one weight, in fusion order. Two weights of one base with equal deltas hold the same bytes."""
+
+Fusions = Mapping[str, Deltas]
+"""Weight key -> its deltas. A key that is absent has none, and holds the base's bytes."""
+
+
+@dataclass(frozen=True)
+class PlannedAdapter:
+    """One adapter of a state: ``deltas`` that it holds, of which ``deltas_fused`` take part."""
+
+    source: Source
+    strength: float
+    deltas: int
+    deltas_fused: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What it takes to bring a base to a state. Equal plans give the same bytes, in whatever process.
+
+    Attributes:
+        base: what is fused into.
+        adapters: the state: adapters with their strengths, in fusion order.
+        fusions: in the base's key order. Only weights that are fused; empty when every strength is 0, which is the
+            base state.
+        unmatched: adapter keys that no tensor of the base fits, in adapter order.
+        notes: what a user should be told.
+        tensors: how many the base holds.
+        bytes_written: tensor bytes of the result.
+    """
+
+    base: Source
+    adapters: tuple[PlannedAdapter, ...]
+    fusions: Fusions
+    unmatched: tuple[UnmatchedKey, ...]
+    notes: tuple[str, ...]
+    tensors: int
+    bytes_written: int
+
+    @cached_property
+    def macs(self) -> int:
+        """Multiply-adds of the whole plan."""
+        return sum(one.delta.macs for deltas in self.fusions.values() for one in deltas)
+
+    @cached_property
+    def bytes_read(self) -> int:
+        """Tensor bytes of the whole base, and of what adds to it, each once."""
+        return self.bytes_written + sum(one.delta.nbytes for deltas in self.fusions.values() for one in deltas)
+
+    def to_json(self) -> str:
+        """The plan as a JSON text, for another process. Floats are written so that they are read back to the bit."""
+        number = {adapter.source: at for at, adapter in enumerate(self.adapters)}
+        return json.dumps(
+            {
+                VERSION_KEY: VERSION,
+                "base": self.base.as_json(),
+                "adapters": [{**vars(one), "source": one.source.as_json()} for one in self.adapters],
+                "fusions": {
+                    key: [
+                        {**vars(one.delta), "adapter": number[one.delta.adapter], "strength": one.effective_strength}
+                        for one in deltas
+                    ]
+                    for key, deltas in self.fusions.items()
+                },
+                "unmatched": [{"adapter": str(left.adapter), "key": left.key} for left in self.unmatched],
+                "notes": self.notes,
+                "tensors": self.tensors,
+                "bytes_written": self.bytes_written,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """The plan that ``to_json`` wrote: an equal one.
+
+        Raises:
+            RefusedError: ``bad-plan``: the text is no plan, or one of another version.
+        """
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise RefusedError(f"not a plan: {printable(error)}", code="bad-plan") from None
+        version = document.get(VERSION_KEY) if isinstance(document, dict) else None
+        if version != VERSION:
+            raise RefusedError(
+                f"not a plan of this version: {VERSION_KEY} is {printable(version)}, not {VERSION}", code="bad-plan"
+            )
+        try:
+            return cls._from(document)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:  # a RefusedError is one
+            raise RefusedError(f"a damaged plan: {printable(repr(error))}", code="bad-plan") from None
+
+    @classmethod
+    def _from(cls, document: Mapping[str, Any]) -> Plan:
+        adapters = [
+            PlannedAdapter(**{**entry, "source": Source.from_json(entry["source"])}) for entry in document["adapters"]
+        ]
+        fusions = {
+            key: tuple(
+                AppliedDelta(
+                    DeltaRef(adapters[one["adapter"]].source, one["key"], one["macs"], one["nbytes"]),
+                    float(one["strength"]),
+                )
+                for one in deltas
+            )
+            for key, deltas in document["fusions"].items()
+        }
+        return cls(
+            base=Source.from_json(document["base"]),
+            adapters=tuple(adapters),
+            fusions=MappingProxyType(fusions),
+            unmatched=tuple(UnmatchedKey(Path(left["adapter"]), left["key"]) for left in document["unmatched"]),
+            notes=tuple(document["notes"]),
+            tensors=int(document["tensors"]),
+            bytes_written=int(document["bytes_written"]),
+        )

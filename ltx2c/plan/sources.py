@@ -1,0 +1,109 @@
+"""What a plan says of the files that it was made from.
+
+A plan refers to a file by its identity: its place, its size, when it and its entry were changed last, and a digest of
+its header. A file that was replaced since, even by one of the same size and header, has another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ltx2c.errors import RefusedError, printable
+from ltx2c.files import Checkpoint, FileIdentity
+
+# What tells a file from the one that the plan was made from. Not its inode, which some file systems number anew.
+_COMPARED = ("path", "size", "mtime_ns", "ctime_ns", "header_sha256")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint or an adapter as it was when the plan was made.
+
+    Attributes:
+        path: as it was given, which is no part of what it is.
+        place: the same, absolute.
+        files: of one or more shards.
+        index_sha256: hex digest of what a folder's index says; empty for a single file.
+    """
+
+    path: Path = field(compare=False)
+    place: Path
+    files: tuple[FileIdentity, ...]
+    index_sha256: str = ""
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Source:
+        """What a plan says of a checkpoint that is open."""
+        index = checkpoint.index
+        return cls(
+            checkpoint.path,
+            checkpoint.path.absolute(),
+            tuple(file.identity for file in checkpoint.files),
+            "" if index is None else hashlib.sha256(index.as_bytes()).hexdigest(),
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def header_sha256(self) -> str:
+        """The header's hex digest; of several shards, the digest of their hex digests joined."""
+        headers = [file.header_sha256 for file in self.files]
+        return headers[0] if len(headers) == 1 else hashlib.sha256("".join(headers).encode()).hexdigest()
+
+    def as_json(self) -> dict[str, Any]:
+        """In JSON's own types."""
+        files = [file.as_json() for file in self.files]
+        return {"path": str(self.path), "place": str(self.place), "files": files, "index_sha256": self.index_sha256}
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Source:
+        """What ``as_json`` gave."""
+        files = tuple(map(FileIdentity.from_json, entry["files"]))
+        return cls(Path(entry["path"]), Path(entry["place"]), files, str(entry["index_sha256"]))
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Make sure that what was opened is what the plan was made from.
+
+        Raises:
+            RefusedError: ``file-changed``, naming the file and both values.
+        """
+        now = Source.of(checkpoint)
+        if len(now.files) != len(self.files):
+            _refuse_changed(self.place, "files", len(self.files), len(now.files))
+        for was, file in zip(self.files, now.files, strict=True):
+            for name in _COMPARED:
+                if getattr(was, name) != getattr(file, name):
+                    _refuse_changed(was.path, name, getattr(was, name), getattr(file, name))
+        if now.index_sha256 != self.index_sha256:
+            _refuse_changed(self.place, "index_sha256", self.index_sha256, now.index_sha256)
+
+
+def _refuse_changed(path: Path | str, what: str, was: object, now: object) -> None:
+    raise RefusedError(
+        f"{printable(path)}: changed since the plan was made: {what} was {printable(was)}, is {printable(now)}",
+        code="file-changed",
+    )
+
+
+@dataclass(frozen=True)
+class DeltaRef:
+    """A delta by its place: the adapter, and the key of the first tensor that it reads; with what it costs.
+
+    Attributes:
+        adapter: where it comes from.
+        key: names it within the adapter.
+        macs: multiply-adds to fuse it.
+        nbytes: of its tensors as stored.
+    """
+
+    adapter: Source
+    key: str
+    macs: int
+    nbytes: int
