@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import unicodedata
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class Ltx2cError(Exception):
@@ -50,8 +50,23 @@ def printable(name: object) -> str:
     return escaped(text)
 
 
+class Named(NamedTuple):
+    """Words about something with a name, put together when they are read: ``Named("dtype of tensor '{}'", key)``.
+
+    Handed along for each of 250,000 keys they cost nothing, until one is refused.
+    """
+
+    words: str
+    name: object
+
+    def __str__(self) -> str:
+        return self.words.format(printable(self.name))
+
+
 def escaped(text: str) -> str:
     """``text`` as ``printable`` shows it, at any length: for whole messages."""
+    if text.isprintable():
+        return text
     return "".join(_shown(character) for character in text)
 
 

@@ -27,6 +27,11 @@ def _with(dtype: str = '"U8"', shape: str = "[4]", offsets: str = "[0,4]") -> by
     return _with_entry(f'{{"dtype":{dtype},"shape":{shape},"data_offsets":{offsets}}}')
 
 
+def _many(*keys: str) -> str:
+    """A header with an empty tensor at each key."""
+    return "{" + ",".join(f'"{key}":{json.dumps(entry("U8", (0,), (0, 0)))}' for key in keys) + "}"
+
+
 GOOD = _with()
 
 CASES: dict[str, tuple[str, bytes]] = {
@@ -92,8 +97,11 @@ CASES: dict[str, tuple[str, bytes]] = {
     "duplicate-in-metadata-escaped": ("duplicate-key", raw_file(r'{"__metadata__":{"/":"1","\/":"2"}}')),
     "duplicate-dtype": ("duplicate-key", _with_entry('{"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]}')),
     "duplicate-shape-escaped": ("duplicate-key", _with_entry(r'{"dtype":"U8","shape":[4],"sh\u0061pe":[4]}')),
+    "duplicate-far-apart": ("duplicate-key", raw_file(_many("a", "b", "c", "d", "a"), FOUR)),
+    "duplicate-of-metadata": ("metadata-type", raw_file(_many("a", "b", "__metadata__"), FOUR)),
     # metadata
-    "metadata-null": ("metadata-type", raw_file('{"__metadata__":null}')),
+    "metadata-nul": ("metadata-type", raw_file('{"__metadata__":nul}')),
+    "metadata-null-and-more": ("header-json", raw_file('{"__metadata__":nullx}')),
     "metadata-list": ("metadata-type", raw_file('{"__metadata__":["a"]}')),
     "metadata-string": ("metadata-type", raw_file('{"__metadata__":"a"}')),
     "metadata-number": ("metadata-type", raw_file('{"__metadata__":{"k":1}}')),
@@ -133,6 +141,11 @@ CASES: dict[str, tuple[str, bytes]] = {
     "shape-overflow-hidden-by-zero": (
         "shape",
         _with(shape="[18446744073709551615,18446744073709551615,0]", offsets="[0,0]"),
+    ),
+    "shape-of-no-array": ("shape", _with(shape="[0,18446744073709551615]", offsets="[0,0]")),
+    "shape-of-no-array-second": (
+        "shape",
+        raw_file(header_of(a=entry(), b=entry("U8", (0, 1 << 63), (4, 4))), FOUR),
     ),
     "shape-product-wraps-to-size": ("shape", _with(shape="[4294967297,4294967296,4]")),
     "shape-trailing-comma": ("shape", _with(shape="[4,]")),

@@ -7,12 +7,13 @@ Offsets count from the end of the header and must cover the data without overlap
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ltx2c.dtypes import DTYPES
-from ltx2c.errors import RefusedError, printable
-from ltx2c.files.scanner import MAX_U64, Scanner
+from ltx2c.errors import Named, RefusedError, printable
+from ltx2c.files.scanner import MAX_I64, Scanner, plain_member
 
 METADATA = "__metadata__"
 PREFIX_BYTES = 8
@@ -21,14 +22,19 @@ MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 
 _ENTRY_FIELDS = ("dtype", "shape", "data_offsets")
 
+# A tensor's entry as writers lay it out: its dtype and shape, then where it begins and ends. N: a number below 2^64.
+_PLAIN_ENTRY = plain_member(
+    rb"""
+    \{ ~ ( "dtype" ~ : ~ "[A-Z0-9_]{1,16}" ~ , ~ "shape" ~ : ~ \[ [0-9, \t\n\r]{0,200} \] )
+    ~ , ~ "data_offsets" ~ : ~ \[ ~ (N) ~ , ~ (N) ~ \] ~ \}
+    """.replace(b"N", b"0|[1-9][0-9]{0,18}")
+)
+_MOST_KINDS = 10_000  # dtypes with shapes that are remembered
 
-class TensorInfo(NamedTuple):
-    """What a header says of one tensor; ``begin`` and ``end`` count bytes from the end of the header."""
 
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
+# What a header says of one tensor: dtype, shape, begin and end, which count bytes from the end of the header. A bare
+# tuple, because the garbage collector does not look at those again, which counts with 250,000 of them.
+TensorInfo = tuple[str, tuple[int, ...], int, int]
 
 
 @dataclass(frozen=True)
@@ -75,37 +81,85 @@ def parse_header(text: bytes | bytearray, data_bytes: int) -> Header:
             ``trailing-bytes``.
     """
     scanner = Scanner(text, "header")
-    tensors: dict[str, TensorInfo] = {}
+    entries = _Entries(scanner)
     metadata: dict[str, str] = {}
-    for key in scanner.members("header-json", "the header"):
+    for key in scanner.members("header-json", "the header", entries.seen):
         if key == METADATA:
             metadata = _metadata(scanner)
         else:
-            tensors[key] = _tensor(scanner, key)
+            entries.read(key)
     scanner.end()
-    _check_coverage(tensors, data_bytes)
-    return Header(tensors, metadata)
+    _check_coverage(entries.tensors, data_bytes)
+    return Header(entries.tensors, metadata)
 
 
 def _metadata(scanner: Scanner) -> dict[str, str]:
+    if scanner.null():  # as MLX writes for none
+        return {}
     return {
-        key: scanner.string("metadata-type", f"the value of metadata '{printable(key)}'")
+        key: scanner.string("metadata-type", Named("the value of metadata '{}'", key))
         for key in scanner.members("metadata-type", METADATA)
     }
 
 
+_Kind = tuple[str, tuple[int, ...], int]  # dtype, shape, bytes
+
+
+class _Entries:
+    """The tensors' entries. A model has few kinds of tensor: a dtype and shape understood once need no second look.
+
+    Attributes:
+        tensors: those read.
+        seen: the header's keys.
+    """
+
+    def __init__(self, scanner: Scanner) -> None:
+        self.tensors: dict[str, TensorInfo] = {}
+        self.seen: set[str] = set()
+        self._scanner = scanner
+        self._kinds: dict[bytes, _Kind] = {}  # by dtype and shape as they are written
+
+    def read(self, key: str) -> None:
+        """Read the entry of ``key``, and those that follow for as long as they are sound and laid out as usual."""
+        self.tensors[key] = _tensor(self._scanner, key)
+        self._scanner.take_run(_PLAIN_ENTRY, self.seen, self._take)
+
+    def _take(self, key: str, match: re.Match[bytes]) -> bool:
+        _, kind, begin, end = match.groups()
+        known = self._kinds.get(kind) or self._learn(key, kind, begin, end)
+        if known is None or key == METADATA:
+            return False
+        dtype, shape, nbytes = known
+        start, stop = int(begin), int(end)
+        if stop - start != nbytes:
+            return False
+        self.tensors[key] = dtype, shape, start, stop
+        return True
+
+    def _learn(self, key: str, kind: bytes, begin: bytes, end: bytes) -> _Kind | None:
+        try:
+            dtype, shape, start, stop = _tensor(
+                Scanner(b'{%b,"data_offsets":[%b,%b]}' % (kind, begin, end), "entry"), key
+            )
+        except RefusedError:  # to be raised again where it can say the place in the header
+            return None
+        if len(self._kinds) < _MOST_KINDS:
+            self._kinds[kind] = dtype, shape, stop - start
+        return dtype, shape, stop - start
+
+
 def _tensor(scanner: Scanner, key: str) -> TensorInfo:
-    where = f"tensor '{printable(key)}'"
+    where = Named("tensor '{}'", key)
     dtype: str | None = None
     shape: tuple[int, ...] | None = None
     offsets: tuple[int, ...] | None = None
     for field in scanner.members("entry", where):
         if field == "dtype":
-            dtype = scanner.string("dtype", f"dtype of {where}")
+            dtype = scanner.string("dtype", Named("dtype of tensor '{}'", key))
         elif field == "shape":
-            shape = scanner.whole_numbers("shape", f"shape of {where}")
+            shape = scanner.whole_numbers("shape", Named("shape of tensor '{}'", key))
         elif field == "data_offsets":
-            offsets = scanner.whole_numbers("offsets", f"data_offsets of {where}")
+            offsets = scanner.whole_numbers("offsets", Named("data_offsets of tensor '{}'", key))
         else:
             raise RefusedError(f"{where} has a field '{printable(field)}', which the format lacks", code="entry")
     if dtype is None or shape is None or offsets is None:
@@ -114,38 +168,41 @@ def _tensor(scanner: Scanner, key: str) -> TensorInfo:
     return _checked(where, dtype, shape, offsets)
 
 
-def _checked(where: str, dtype: str, shape: tuple[int, ...], offsets: tuple[int, ...]) -> TensorInfo:
+def _checked(where: Named, dtype: str, shape: tuple[int, ...], offsets: tuple[int, ...]) -> TensorInfo:
     if dtype not in DTYPES:
         raise RefusedError(f"{where} has dtype '{printable(dtype)}', which the format does not list", code="dtype")
     if len(offsets) != 2 or offsets[0] > offsets[1]:
         raise RefusedError(f"data_offsets of {where} are {list(offsets)}, not [begin, end]", code="offsets")
     bits = DTYPES[dtype].bits
-    for extent in shape:
-        bits *= extent
-        if bits > 8 * MAX_U64:
-            raise RefusedError(f"shape of {where} overflows: {list(shape)} of {dtype}", code="shape")
+    # Not even an empty array can have extents whose product, without the zeros, overflows.
+    if bits * math.prod(filter(None, shape)) > 8 * MAX_I64:
+        raise RefusedError(f"shape of {where} overflows: {list(shape)} of {dtype}", code="shape")
+    bits *= math.prod(shape)
     if bits % 8:
         raise RefusedError(f"{where} does not fill whole bytes: {list(shape)} of {dtype}", code="shape")
     begin, end = offsets
     if bits // 8 != end - begin:
         stated = f"{list(shape)} of {dtype} takes {bits // 8} bytes, its data_offsets {end - begin}"
         raise RefusedError(f"{where}: {stated}", code="size-mismatch")
-    return TensorInfo(dtype, shape, begin, end)
+    return dtype, shape, begin, end
 
 
 def _check_coverage(tensors: dict[str, TensorInfo], data_bytes: int) -> None:
-    reached, before = 0, "the header"
-    for key, info in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
-        if info.begin < reached:
-            raise RefusedError(
-                f"tensors {before} and '{printable(key)}' overlap at data byte {info.begin}", code="overlap"
-            )
-        if info.begin > reached:
-            span = f"data bytes {reached} to {info.begin}"
+    reached, before = 0, ""
+    for key, (_, _, begin, end) in sorted(tensors.items(), key=_place):
+        if begin < reached:
+            what = f"tensors '{printable(before)}' and '{printable(key)}'"
+            raise RefusedError(f"{what} overlap at data byte {begin}", code="overlap")
+        if begin > reached:
+            span = f"data bytes {reached} to {begin}"
             raise RefusedError(f"{span}, before tensor '{printable(key)}', belong to no tensor", code="hole")
-        reached, before = info.end, f"'{printable(key)}'"
+        reached, before = end, key
     if reached > data_bytes:
         raise RefusedError(f"truncated: tensors end at data byte {reached}, the file at {data_bytes}", code="truncated")
     if reached < data_bytes:
         extra = f"{data_bytes - reached} bytes after the last tensor belong to no tensor"
         raise RefusedError(extra, code="trailing-bytes")
+
+
+def _place(item: tuple[str, TensorInfo]) -> tuple[int, int]:
+    return item[1][2:]

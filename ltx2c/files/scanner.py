@@ -10,22 +10,38 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-from ltx2c.errors import RefusedError, printable
+from ltx2c.errors import Named, RefusedError, printable
 
-# Limits of ours, far above any real file, so that a hostile one cannot cost much more memory than it takes on disk.
-MAX_KEYS = 1 << 17
-MAX_DIMENSIONS = 64
+# Limits of ours, so that a hostile file cannot cost much more memory than it takes on disk: a key costs up to 1 KB
+# where its shape has as many numbers as it may. A mixture of 384 experts in 60 layers has 207,364 keys, half as many again
+# with a fourth tensor for each weight. NumPy 1 has no array of more than 32 dimensions.
+MAX_KEYS = 1 << 19
+MAX_DIMENSIONS = 32
 MAX_U64 = (1 << 64) - 1
+MAX_I64 = (1 << 63) - 1
 
 _SPACES = (b" ", b"\t", b"\n", b"\r")
 _SPACE = re.compile(rb"[ \t\n\r]+")
+# Nearly all strings: what does not match is looked at part by part.
+_PLAIN_STRING = re.compile(rb'[ \t\n\r]*"([^"\\\x00-\x1f]*)"')
+_PLAIN_KEY = re.compile(_PLAIN_STRING.pattern + rb"[ \t\n\r]*:")
+_SEPARATOR = re.compile(rb"[ \t\n\r]*([,}])")
 # Bounded, because the regex engine keeps a stack entry per repetition; `string` loops over it.
 _STRING_PART = re.compile(rb'(?:[^"\\\x00-\x1f]+|\\["\\/bfnrtu]){0,10000}')
 _WHOLE_NUMBER = re.compile(rb"(?:0|[1-9][0-9]{0,19})(?![0-9.eE])")
 _PLAIN_VALUE = re.compile(rb"true|false|null|-?(?:0|[1-9][0-9]{0,30})(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,3})?")
+
+
+def plain_member(value: bytes) -> re.Pattern[bytes]:
+    """What matches a comma and the member behind it whose value is as ``value`` says; ``~`` in it is any white space.
+
+    Its groups are the key and those of ``value``, whose own blanks do not count.
+    """
+    pattern = rb"~ , ~ " + rb'"([^"\\\x00-\x1f]*)"' + rb" ~ : ~ " + value
+    return re.compile(pattern.replace(b"~", rb"[ \t\n\r]*"), re.VERBOSE)
 
 
 class Scanner:
@@ -41,28 +57,65 @@ class Scanner:
         self._name = name
         self._at = 0
 
-    def members(self, code: str, what: str) -> Iterator[str]:
-        """The keys of an object in turn; the caller reads each value before it asks for the next key."""
+    def members(self, code: str, what: object, seen: set[str] | None = None) -> Iterator[str]:
+        """The keys of an object in turn; the caller reads each value before it asks for the next key.
+
+        Args:
+            seen: takes the keys, for ``take_run``.
+        """
         if not self._accept(b"{"):
             self._fail(code, f"{what} is not an object")
-        seen: set[str] = set()
+        seen = set() if seen is None else seen
         if self._accept(b"}"):
             return
         while True:
-            key = self.string(f"{self._name}-json", f"a key of {what}")
+            key = self._key(what)
             if key in seen:
                 raise RefusedError(f"{what} holds the key '{printable(key)}' twice", code="duplicate-key")
             if len(seen) == MAX_KEYS:
                 raise RefusedError(f"{what} holds more than {MAX_KEYS} keys", code="too-many-keys")
             seen.add(key)
-            self._expect(b":")
             yield key
-            if self._accept(b"}"):
+            separator = _SEPARATOR.match(self._text, self._at)
+            if separator is None:
+                self._fail(f"{self._name}-json", "expected ','")
+            self._at = separator.end()
+            if separator[1] == b"}":
                 return
-            self._expect(b",")
 
-    def string(self, code: str, what: str) -> str:
+    def take_run(self, member: re.Pattern[bytes], seen: set[str], take: Callable[[str, re.Match[bytes]], bool]) -> None:
+        """Pass the members that follow here, key and value, for as long as they are plain. One match each: fast.
+
+        Args:
+            member: from ``plain_member``.
+            seen: the keys that the object has had.
+            take: takes a key and the match, and says whether it does. It must not take what it has not understood: the
+                member where a run ends is read token by token, and refused there for what is wrong.
+        """
+        text, at = self._text, self._at
+        while len(seen) < MAX_KEYS and (match := member.match(text, at)):
+            key = _decoded(match[1])
+            if key is None or key in seen or not take(key, match):
+                break
+            seen.add(key)
+            at = match.end()
+        self._at = at
+
+    def _key(self, what: object) -> str:
+        match = _PLAIN_KEY.match(self._text, self._at)
+        if match and (text := _decoded(match[1])) is not None:
+            self._at = match.end()
+            return text
+        key = self.string(f"{self._name}-json", Named("a key of {}", what))
+        self._expect(b":")
+        return key
+
+    def string(self, code: str, what: object) -> str:
         """A string, its escapes resolved."""
+        match = _PLAIN_STRING.match(self._text, self._at)
+        if match and (text := _decoded(match[1])) is not None:
+            self._at = match.end()
+            return text
         if not self._accept(b'"'):
             self._fail(code, f"{what} is not a string")
         begin = self._at
@@ -85,7 +138,7 @@ class Scanner:
             self._fail(f"{self._name}-json", f"{what} is a broken string")
         return text
 
-    def whole_numbers(self, code: str, what: str) -> tuple[int, ...]:
+    def whole_numbers(self, code: str, what: object) -> tuple[int, ...]:
         """A list of at most ``MAX_DIMENSIONS`` whole numbers, each below 2^64."""
         if not self._accept(b"["):
             self._fail(code, f"{what} is not a list of whole numbers")
@@ -105,7 +158,11 @@ class Scanner:
                 self._fail(code, f"{what} has more than {MAX_DIMENSIONS} numbers")
             self._expect(b",")
 
-    def plain_value(self, code: str, what: str) -> Any:
+    def null(self) -> bool:
+        """Whether ``null`` stands here, which is then passed."""
+        return self._accept(b"null")
+
+    def plain_value(self, code: str, what: object) -> Any:
         """A string, finite number, true, false or null."""
         self._skip_space()
         if self._text.startswith(b'"', self._at):
@@ -143,3 +200,10 @@ class Scanner:
     def _fail(self, code: str, message: str) -> NoReturn:
         here = self._text[self._at : self._at + 20].decode("utf-8", "replace")
         raise RefusedError(f"{message}, at byte {self._at} of the {self._name}: '{printable(here)}'", code=code)
+
+
+def _decoded(raw: bytes) -> str | None:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return None

@@ -110,11 +110,10 @@ class TensorFile(HoldsDescriptors):
         header = self._read_header()
         self.identity = FileIdentity.of(self.path, reader.opened, self.header_sha256)
         self.metadata = header.metadata
+        start = self.data_start
         self.tensors = {
-            key: StoredTensor(
-                key, info.dtype, info.shape, self, self.data_start + info.begin, self.data_start + info.end
-            )
-            for key, info in header.tensors.items()
+            key: StoredTensor(key, dtype, shape, self, start + begin, start + end)
+            for key, (dtype, shape, begin, end) in header.tensors.items()
         }
 
     @classmethod
