@@ -30,6 +30,8 @@ def as_array(given: Any, name: str) -> Array:
     array = _from_torch(given, name) if _is_torch(given) else given
     if not isinstance(array, np.ndarray):
         raise RefusedError(f"{name} is neither a NumPy array nor a torch tensor: {type(given).__name__}", code="type")
+    if isinstance(array, np.ma.MaskedArray):  # what is masked would be fused like the rest
+        raise RefusedError(f"{name} is a masked array; filled() or .data makes it a plain one", code="type")
     if array.ndim != 2:
         raise RefusedError(f"{name} must have 2 dimensions, not {array.ndim}: {list(array.shape)}", code="dimensions")
     if array.dtype not in KERNEL_DTYPES:
@@ -42,7 +44,7 @@ def as_array(given: Any, name: str) -> Array:
 def empty_like(weight: Any) -> Any:
     """A new array of a weight's kind, shape and dtype, its rows next to each other."""
     if _is_torch(weight):
-        return sys.modules["torch"].empty(weight.shape, dtype=weight.dtype)
+        return sys.modules["torch"].empty(weight.shape, dtype=weight.dtype, device="cpu")
     return np.empty(as_array(weight, "weight").shape, weight.dtype)
 
 
@@ -56,17 +58,53 @@ def _is_torch(given: Any) -> bool:
     return torch is not None and isinstance(given, torch.Tensor)
 
 
+def mark_written(out: Any) -> None:
+    """Tell autograd, as torch's own in-place operations do: a graph that needs the old values then says so."""
+    if _is_torch(out) and not out.is_inference():
+        sys.modules["torch"].autograd.graph.increment_version(out)
+
+
 def _from_torch(tensor: Any, name: str) -> Array:
     torch = sys.modules["torch"]
+    _check_plain(tensor, name)
     if tensor.device.type != "cpu" or tensor.layout != torch.strided:
         raise RefusedError(f"{name} is not a dense tensor on the CPU: {tensor.layout}, {tensor.device}", code="device")
     if tensor.dtype not in (torch.bfloat16, torch.float32, torch.float16):
         raise _wrong_dtype(name, tensor.dtype)
     if tensor.is_neg():  # its memory holds other values than it shows: torch negates them when they are read
         raise RefusedError(f"{name} is the negative view of another tensor; resolve_neg() makes it one", code="layout")
+    _check_storage(tensor, name)
     tensor = tensor.detach()
     if tensor.dtype == torch.bfloat16:
         array: Array = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
         return array
     array = tensor.numpy()
     return array
+
+
+def _check_plain(tensor: Any, name: str) -> None:
+    """Refuse a tensor whose values are not simply in its memory: of FakeTensor, DTensor, quantised wrappers, vmap."""
+    torch = sys.modules["torch"]
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise RefusedError(f"{name} is a {type(tensor).__name__}, which has no plain memory of its own", code="type")
+    if tensor.device.type == "cpu" and tensor.layout == torch.strided:
+        try:
+            tensor.data_ptr()
+        except RuntimeError:
+            raise RefusedError(
+                f"{name} is a tensor of a transform such as vmap or grad, without memory", code="type"
+            ) from None
+
+
+def _check_storage(tensor: Any, name: str) -> None:
+    """Refuse a tensor whose memory was taken away, as FSDP does between two uses."""
+    if not tensor.numel():
+        return
+    last = tensor.storage_offset() + sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    needed, there = (last + 1) * tensor.element_size(), tensor.untyped_storage().nbytes()
+    if there < needed:
+        raise RefusedError(
+            f"{name} needs {needed} bytes of its storage, which holds {there}: it was freed", code="storage"
+        )

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ltx2c import kernels
-from ltx2c.arrays import KERNEL_DTYPES, Array, as_array, empty_like
+from ltx2c.arrays import KERNEL_DTYPES, Array, as_array, empty_like, mark_written
 from ltx2c.errors import RefusedError
 from ltx2c.overlaps import Use, find_race, same_memory, shares_memory
 from ltx2c.strength import check_strength
@@ -46,7 +46,8 @@ def fuse_tensor(
             are rounded to bfloat16 first. Never modified. The first term scales B before the product, later ones
             scale the product: that is upstream's ``fuse_loras.py``.
         out: where the result goes: the weight itself, or an array of its shape and dtype that shares no memory with it
-            or with any factor. A new one when None.
+            or with any factor. A new one when None. Autograd does not record the fusion: a torch parameter may be
+            fused in place while it requires a gradient, and a backward pass that needs its old values says so.
         threads: how many to use; by default what ``OMP_NUM_THREADS``, the affinity mask and the cgroup allow.
 
     Returns:
@@ -75,8 +76,11 @@ def fuse_tensors(
     Raises:
         RefusedError: as for ``fuse_tensor``. All jobs are checked before the first is run.
     """
+    jobs = list(jobs)
     checked = [_checked(weight, terms, out) for weight, terms, out in jobs]
     _refuse_shared_outputs(checked)
+    for _, _, out in jobs:
+        mark_written(out)
     fuse_jobs(checked, threads=threads)
 
 

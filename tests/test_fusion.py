@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 from goldens import bits
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.two_tensor import TwoTensor
 from values import BF16, DTYPES, values
 
 import ltx2c
@@ -71,6 +73,58 @@ def test_a_torch_parameter_that_wants_gradients():
     parameter = torch.nn.Parameter(as_torch(weight))
     ltx2c.fuse_tensor(parameter, [(a, b, 1.0)], out=parameter)
     assert parameter.requires_grad and np.shares_memory(parameter.detach().numpy(), weight)
+
+
+def test_autograd_is_told_of_a_fusion_in_place():
+    weight, a, b = problem(dtype=np.dtype(np.float32))
+    parameter = torch.nn.Parameter(as_torch(weight))
+    loss = (parameter * parameter).sum()
+    ltx2c.fuse_tensor(parameter, [(a, b, 1.0)], out=parameter)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    with torch.inference_mode():  # such tensors have no version
+        ltx2c.fuse_tensor(parameter.clone(), [(a, b, 1.0)])
+
+
+def test_a_refused_fusion_leaves_a_tensors_version():
+    weight, a, b = problem(dtype=np.dtype(np.float32))
+    tensor = as_torch(weight)
+    with pytest.raises(RefusedError):
+        ltx2c.fuse_tensor(tensor, [(a, b, "strong")], out=tensor)
+    assert tensor._version == 0
+
+
+def test_a_new_tensor_is_on_the_cpu_whatever_the_default_device():
+    weight, a, b = problem()
+    expected = reference.fuse_tensor(weight, [(a, b, 0.5)])
+    with torch.device("meta"):
+        fused = ltx2c.fuse_tensor(as_torch(weight), [(a, b, 0.5)])
+    assert np.array_equal(fused.view(torch.int16).numpy(), expected.view(np.int16))
+
+
+def test_one_row_is_the_same_memory_whatever_its_stride():
+    store, a, b = problem(rows=4)
+    expected = reference.fuse_tensor(store[:1], [(a, b[:1], 0.5)])
+    ltx2c.fuse_tensor(store[:1], [(a, b[:1], 0.5)], out=store[0:2:2])
+    assert np.array_equal(bits(store[:1]), bits(expected))
+
+
+@pytest.mark.parametrize("step", [-1, 2, -2])
+def test_rows_in_any_order(step):
+    store, a, b = problem(rows=12)
+    expected = reference.fuse_tensor(store[::step], [(a, b[::step], 0.5)])
+    ltx2c.fuse_tensor(store[::step], [(a, b[::step], 0.5)], out=store[::step])
+    assert np.array_equal(bits(store[::step]), bits(expected))
+
+
+def test_a_memory_map_is_fused_in_place(tmp_path):
+    weight, a, b = problem(dtype=np.dtype(np.float32))
+    expected = reference.fuse_tensor(weight, [(a, b, 0.5)])
+    weight.tofile(tmp_path / "w")
+    mapped = np.memmap(tmp_path / "w", np.float32, "r+", shape=weight.shape)
+    ltx2c.fuse_tensor(mapped, [(a, b, 0.5)], out=mapped)
+    mapped.flush()
+    assert np.array_equal(np.fromfile(tmp_path / "w", np.uint32), bits(expected).ravel())
 
 
 def test_rows_of_b_may_be_a_block_of_a_larger_one():
@@ -147,6 +201,12 @@ def refusals():
     yield "dtype", weight, [(a.astype(np.float64), b, 1.0)], None
     yield "dtype", weight.view(np.uint16), [], None
     yield "dtype", weight.astype(np.float32).astype(">f4"), [], None
+    yield "dtype", weight.astype(bool), [], None
+    yield "dimensions", np.zeros((), BF16), [], None
+    yield "type", weight[0, 0], [], None
+    yield "type", np.ma.masked_array(weight), [], None
+    yield "type", weight, [(np.ma.masked_array(a), b, 1.0)], None
+    yield "read-only", np.zeros((11, 37), BF16), [], np.broadcast_to(np.zeros(37, BF16), (11, 37))
     yield "type", weight.tolist(), [], None
     yield "type", weight, [(a, None, 1.0)], None
     yield "bad-strength", weight, [(a, b, float("nan"))], None
@@ -191,6 +251,38 @@ def test_refuses_torch_tensors_of_other_values_than_their_memory_holds():
         with pytest.raises(RefusedError) as refusal:
             ltx2c.fuse_tensor(tensor, [])
         assert refusal.value.code == code
+
+
+def strange_tensors():
+    freed = torch.zeros(11, 37)
+    freed.untyped_storage().resize_(0)
+    yield "storage", freed, "freed"
+    part = torch.zeros(22, 37)
+    half = part[11:]
+    part.untyped_storage().resize_(11 * 37 * 4)
+    yield "storage", half, "freed"
+    with FakeTensorMode():
+        yield "type", torch.zeros(11, 37), "FakeTensor"
+    yield "type", TwoTensor(torch.zeros(11, 37), torch.zeros(11, 37)), "TwoTensor"
+
+
+@pytest.mark.parametrize(("code", "tensor", "word"), list(strange_tensors()))
+def test_refuses_torch_tensors_without_plain_memory_by_name(code, tensor, word):
+    weight, a, b = problem(dtype=np.dtype(np.float32))
+    for given in ((tensor, [(a, b, 1.0)], None), (weight, [(a, b, 1.0)], tensor)):
+        with pytest.raises(RefusedError, match=word) as refusal:
+            ltx2c.fuse_tensor(given[0], given[1], out=given[2])
+        assert refusal.value.code == code
+
+
+@pytest.mark.parametrize("transform", [torch.func.vmap, torch.func.grad])
+def test_refuses_tensors_of_a_transform(transform):
+    def fuse(weight):
+        return ltx2c.fuse_tensor(weight, [])
+
+    with pytest.raises(RefusedError, match="transform") as refusal:
+        transform(fuse)(torch.zeros(2, 11, 37) if transform is torch.func.vmap else torch.zeros(11, 37))
+    assert refusal.value.code == "type"
 
 
 @pytest.mark.parametrize("clash", ["out-out", "out-weight", "out-factor"])
