@@ -20,6 +20,9 @@ _NAMES = {
     np.dtype(np.float64): "F64",
     np.dtype(np.int64): "I64",
     np.dtype(np.int32): "I32",
+    np.dtype(np.uint8): "U8",
+    np.dtype(ml_dtypes.float8_e4m3fn): "F8_E4M3",
+    np.dtype(ml_dtypes.float8_e5m2): "F8_E5M2",
 }
 _BITS = {
     "F8_E4M3": 8,

@@ -21,3 +21,26 @@ def encode_fp8(
     Returns how many codes changed, how many results are infinite or NaN where the code before was finite, and how many
     values have no scale, so that their codes are as before.
     """
+
+# NVFP4: codes are bytes [rows, columns / 2], the first of two codes in the high half. Block scales are e4m3 codes
+# [rows of the weight or more, columns / 16 or more], row-major or `swizzled` in cuBLAS's tiles; `scale` is that of all.
+
+def decode_nvfp4(
+    codes: _Bytes,
+    values: _Bytes,
+    wide: bool,
+    scales: _Bytes,
+    scale: float,
+    swizzled: bool,
+    first_row: int,
+    threads: int,
+) -> None:
+    """values = codes times block scale times scale; bfloat16 is rounded to, once."""
+
+def encode_nvfp4(
+    values: _Bytes, codes: _Bytes, wide: bool, scales: _Bytes, scale: float, swizzled: bool, threads: int
+) -> tuple[float, int, int, int]:
+    """codes and block scales of all of a weight's values. Where these are zeros, all scales stay as they are.
+
+    Returns the new scale of all, then as ``encode_fp8`` does.
+    """

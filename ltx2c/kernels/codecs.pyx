@@ -42,6 +42,28 @@ cdef extern from "codecs.h" nogil:
     uint32_t ltx2c_largest_of_band(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band)
     ltx2c_tally ltx2c_encode_band_by(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band, uint32_t largest)
 
+cdef extern from "nvfp4.h" nogil:
+    ctypedef struct ltx2c_nvfp4:
+        ltx2c_rows values
+        ltx2c_rows codes
+        size_t rows
+        size_t columns
+        size_t first_row
+        int wide
+        uint8_t *scales
+        size_t scale_columns
+        int swizzled
+        float scale
+
+    enum:
+        LTX2C_NVFP4_BLOCK
+
+    void ltx2c_nvfp4_decode_row(const ltx2c_nvfp4 *weight, size_t row)
+    uint32_t ltx2c_nvfp4_largest(const ltx2c_nvfp4 *weight, size_t row)
+    float ltx2c_nvfp4_scale(uint32_t largest)
+    int ltx2c_nvfp4_encodable(uint32_t largest)
+    ltx2c_tally ltx2c_nvfp4_encode_row(const ltx2c_nvfp4 *weight, size_t row)
+
 # Values that a thread takes at a time where rows of any number may be taken.
 cdef enum:
     SHARE = 1 << 16
@@ -130,3 +152,70 @@ def encode_fp8(const uint8_t[:, :] values, uint8_t[:, :] codes, bint wide, int k
     for band in range(part.bands):
         ltx2c_add_tally(&total, tallies[band])
     return total.changed, total.nonfinite, total.unencodable
+
+
+cdef class Nvfp4:
+    """Rows of a NVFP4 weight as a C structure."""
+
+    cdef ltx2c_nvfp4 weight
+
+    def __init__(self, const uint8_t[:, :] codes, const uint8_t[:, :] values, bint wide, const uint8_t[:, ::1] scales,
+                 bint swizzled, Py_ssize_t first_row):
+        cdef Py_ssize_t rows = codes.shape[0], columns = 2 * codes.shape[1]
+        if values.shape[0] != rows or values.shape[1] != columns * (4 if wide else 2) or columns % LTX2C_NVFP4_BLOCK:
+            raise IndexError("codes and values differ in shape")
+        if scales.shape[0] < first_row + rows or scales.shape[1] * LTX2C_NVFP4_BLOCK < columns:
+            raise IndexError("fewer scales than blocks")
+        if swizzled and (scales.shape[0] % 128 or scales.shape[1] % 4):
+            raise IndexError("scales are not whole tiles")
+        self.weight.rows = rows if columns else 0
+        self.weight.columns = columns
+        self.weight.first_row = first_row
+        self.weight.wide = wide
+        self.weight.swizzled = swizzled
+        self.weight.scale_columns = scales.shape[1]
+        self.weight.codes.stride = codes.strides[0]
+        self.weight.values.stride = values.strides[0]
+        if self.weight.rows:
+            self.weight.codes.data = <char *>&codes[0, 0]
+            self.weight.values.data = <char *>&values[0, 0]
+            self.weight.scales = <uint8_t *>&scales[0, 0]
+
+
+def decode_nvfp4(const uint8_t[:, :] codes, uint8_t[:, :] values, bint wide, const uint8_t[:, ::1] scales, float scale,
+                 bint swizzled, Py_ssize_t first_row, int threads):
+    """Fill ``values`` from ``codes``: see the stub file."""
+    cdef Nvfp4 rows = Nvfp4(codes, values, wide, scales, swizzled, first_row)
+    cdef Py_ssize_t row, count = rows.weight.rows
+    rows.weight.scale = scale
+    for row in prange(count, nogil=True, num_threads=threads, schedule="dynamic", chunksize=16):
+        ltx2c_nvfp4_decode_row(&rows.weight, row)
+
+
+def encode_nvfp4(const uint8_t[:, :] values, uint8_t[:, :] codes, bint wide, uint8_t[:, ::1] scales, float scale,
+                 bint swizzled, int threads):
+    """Fill ``codes`` and ``scales`` from all of a weight's ``values``: see the stub file."""
+    cdef Nvfp4 rows = Nvfp4(codes, values, wide, scales, swizzled, 0)
+    cdef Py_ssize_t row, count = rows.weight.rows
+    cdef uint32_t[::1] found = np.zeros(count + 1, np.uint32)
+    cdef uint32_t largest = 0
+    cdef ltx2c_tally total
+    cdef uint8_t[::1] room = np.zeros((count + 1) * sizeof(ltx2c_tally), np.uint8)
+    cdef ltx2c_tally *tallies = <ltx2c_tally *>&room[0]
+    for row in prange(count, nogil=True, num_threads=threads, schedule="dynamic", chunksize=16):
+        found[row] = ltx2c_nvfp4_largest(&rows.weight, row)
+    for row in range(count):
+        largest = max(largest, found[row])
+    if not largest:
+        changed = sum(int(np.count_nonzero(np.bitwise_and(codes, half))) for half in (0x0F, 0xF0))
+        codes[:, :] = 0
+        return scale, changed, 0, 0
+    if not ltx2c_nvfp4_encodable(largest):
+        return scale, 0, 0, rows.weight.rows * rows.weight.columns
+    rows.weight.scale = ltx2c_nvfp4_scale(largest)
+    for row in prange(count, nogil=True, num_threads=threads, schedule="dynamic", chunksize=16):
+        tallies[row] = ltx2c_nvfp4_encode_row(&rows.weight, row)
+    total = tallies[count]  # zeros
+    for row in range(count):
+        ltx2c_add_tally(&total, tallies[row])
+    return rows.weight.scale, total.changed, total.nonfinite, total.unencodable

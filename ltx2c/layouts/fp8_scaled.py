@@ -24,21 +24,22 @@ class ScaledFp8(ABC):
     def grid(self, scales: Array, rows: slice) -> Array:
         """The scales of some rows as a row-major grid, over the memory of the companion."""
 
-    @property
     @abstractmethod
-    def granule(self) -> tuple[int, int]:
-        """Rows and columns that share a scale; ignored where there is one scale in all."""
+    def granule(self, columns: int) -> tuple[int, int]:
+        """Rows and columns that share a scale, in a weight of so many columns; of no meaning where one is for all."""
 
     def decode(self, codes: Array, companions: Companions, rows: slice, out: Array, threads: int) -> None:
         scales = self.grid(companions[SCALE], rows)
         wide = out.dtype == FLOAT32
-        codecs.decode_fp8(as_bytes(codes), as_bytes(out), wide, KINDS["F8_E4M3"], scales, self.granule, threads)
+        codecs.decode_fp8(
+            as_bytes(codes), as_bytes(out), wide, KINDS["F8_E4M3"], scales, self.granule(codes.shape[1]), threads
+        )
 
     def encode(self, values: Array, codes: Array, companions: Companions, rows: slice, threads: int) -> Encoded:
         scales = self.grid(companions[SCALE], rows)
         wide = values.dtype == FLOAT32
         found = codecs.encode_fp8(
-            as_bytes(values), as_bytes(codes), wide, KINDS["F8_E4M3"], scales, self.granule, threads
+            as_bytes(values), as_bytes(codes), wide, KINDS["F8_E4M3"], scales, self.granule(codes.shape[1]), threads
         )
         return Encoded(values.size, *found)
 
@@ -50,7 +51,9 @@ class Fp8Scaled(ScaledFp8):
     name: str = "fp8-scaled"
     granule_rows = 1
     whole = True
-    granule = (1, 1)
+
+    def granule(self, columns: int) -> tuple[int, int]:
+        return 1, columns
 
     def grid(self, scales: Array, rows: slice) -> Array:
         return scales.reshape(1, 1)

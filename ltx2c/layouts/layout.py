@@ -38,7 +38,7 @@ class Encoded:
         changed: codes that are others than before.
         nonfinite: results that are infinite or NaN where the stored value before was finite.
         unencodable: values of granules for which there is no scale, because one of them is infinite or NaN or all are
-            too small. Their codes are as before: a result with any is refused, whatever the caller allows.
+            too small. A result with any is refused, whatever the caller allows; what its codes hold means nothing.
     """
 
     elements: int = 0

@@ -1,0 +1,176 @@
+/* NVFP4: two e2m1 codes to a byte, the first in the high half; an e4m3 scale for each 16 of a row, and one f32 scale for
+ * all. Rows of scales come in either of two orders, padded or not; padding is neither read nor written.
+ */
+#ifndef LTX2C_NVFP4_H
+#define LTX2C_NVFP4_H
+
+#include "codecs.h"
+
+enum { LTX2C_NVFP4_BLOCK = 16 };
+
+typedef struct {
+    ltx2c_rows values, codes;
+    size_t rows, columns; /* of values; columns are whole blocks */
+    size_t first_row;     /* of the weight: where in the scales the rows begin */
+    int wide;
+    uint8_t *scales;
+    size_t scale_columns; /* of the scales' array, padding included */
+    int swizzled;         /* in cuBLAS's tiles of 128 rows x 4 columns, else row-major */
+    float scale;          /* of all */
+} ltx2c_nvfp4;
+
+LTX2C_INLINE size_t ltx2c_nvfp4_place(const ltx2c_nvfp4 *weight, size_t row, size_t column) {
+    row += weight->first_row;
+    if (!weight->swizzled) return row * weight->scale_columns + column;
+    const size_t tile = row / 128 * (weight->scale_columns / 4) + column / 4;
+    return tile * 512 + row % 32 * 16 + row % 128 / 32 * 4 + column % 4;
+}
+
+/* The bits of an f32, exactly. */
+LTX2C_INLINE uint32_t ltx2c_e2m1_bits(uint32_t code) {
+    const uint32_t magnitude = code & 7, normal = (magnitude << 22) + (126u << 23);
+    return (magnitude < 2 ? magnitude * 0x3f000000 : normal) | (code & 8) << 28;
+}
+
+/* To nearest, ties to the even code, saturating at 6. */
+LTX2C_INLINE uint32_t ltx2c_to_e2m1(float value) {
+    const uint32_t bits = ltx2c_bits(value);
+    const float magnitude = ltx2c_float(bits & 0x7fffffff);
+    const uint32_t code = (magnitude > 0.25f) + (magnitude >= 0.75f) + (magnitude > 1.25f) + (magnitude >= 1.75f) +
+                          (magnitude > 2.5f) + (magnitude >= 3.5f) + (magnitude > 5.0f);
+    return code | (bits >> 28 & 8);
+}
+
+LTX2C_INLINE void ltx2c_nvfp4_decode_loop(const uint8_t *codes, char *values, const float *scales, size_t blocks,
+                                          int wide) {
+    for (size_t block = 0; block < blocks; block++, codes += 8, values += 16 * (wide ? 4 : 2)) {
+        const float scale = scales[block];
+        float decoded[16];
+        for (int i = 0; i < 16; i++) {
+            const uint32_t code = codes[i / 2] >> (i % 2 ? 0 : 4);
+            decoded[i] = ltx2c_float(ltx2c_e2m1_bits(code)) * scale;
+        }
+        if (wide) {
+            memcpy(values, decoded, sizeof decoded);
+        } else {
+            uint16_t halves[16];
+            for (int i = 0; i < 16; i++) halves[i] = ltx2c_to_bf16(decoded[i]);
+            memcpy(values, halves, sizeof halves);
+        }
+    }
+}
+
+LTX2C_CLONES static void ltx2c_nvfp4_decode_piece(const uint8_t *codes, char *values, const float *scales,
+                                                  size_t blocks, int wide) {
+    if (wide)
+        ltx2c_nvfp4_decode_loop(codes, values, scales, blocks, 1);
+    else
+        ltx2c_nvfp4_decode_loop(codes, values, scales, blocks, 0);
+}
+
+/* Scales of the blocks of some values, as e4m3 codes, where `scale` is that of all. */
+LTX2C_INLINE void ltx2c_nvfp4_scales_loop(const char *values, uint8_t *scales, float scale, size_t blocks, int wide) {
+    for (size_t block = 0; block < blocks; block++, values += 16 * (wide ? 4 : 2)) {
+        uint32_t largest = 0;
+        for (int i = 0; i < 16; i++) {
+            const uint32_t magnitude = ltx2c_bits(ltx2c_value(values, i, wide)) & 0x7fffffff;
+            largest = magnitude > largest ? magnitude : largest;
+        }
+        scales[block] = ltx2c_to_fp8(ltx2c_float(largest) / 6.0f / scale, LTX2C_E4M3);
+    }
+}
+
+LTX2C_CLONES static void ltx2c_nvfp4_scales_piece(const char *values, uint8_t *scales, float scale, size_t blocks,
+                                                  int wide) {
+    if (wide)
+        ltx2c_nvfp4_scales_loop(values, scales, scale, blocks, 1);
+    else
+        ltx2c_nvfp4_scales_loop(values, scales, scale, blocks, 0);
+}
+
+/* Codes of values times the multiplier of their block; how many are others than before. */
+LTX2C_INLINE uint64_t ltx2c_nvfp4_encode_loop(const char *values, uint8_t *codes, const float *multipliers,
+                                              size_t blocks, int wide) {
+    uint64_t changed = 0;
+    for (size_t block = 0; block < blocks; block++, codes += 8, values += 16 * (wide ? 4 : 2)) {
+        const float multiplier = multipliers[block];
+        const uint32_t kept = multiplier == 0.0f ? 0 : 0xf; /* where there is no scale, -0.0 is code 0 as well */
+        uint32_t found[16], differing = 0;
+        for (int i = 0; i < 16; i++) found[i] = ltx2c_to_e2m1(ltx2c_value(values, i, wide) * multiplier) & kept;
+        for (int i = 0; i < 8; i++) {
+            const uint32_t byte = found[2 * i] << 4 | found[2 * i + 1], difference = byte ^ codes[i];
+            differing += ((difference & 0xf0) != 0) + ((difference & 0x0f) != 0);
+            codes[i] = (uint8_t)byte;
+        }
+        changed += differing;
+    }
+    return changed;
+}
+
+LTX2C_CLONES static uint64_t ltx2c_nvfp4_encode_piece(const char *values, uint8_t *codes, const float *multipliers,
+                                                      size_t blocks, int wide) {
+    return wide ? ltx2c_nvfp4_encode_loop(values, codes, multipliers, blocks, 1)
+                : ltx2c_nvfp4_encode_loop(values, codes, multipliers, blocks, 0);
+}
+
+/* ---- Rows -------------------------------------------------------------------------------------------------------- */
+
+enum { LTX2C_NVFP4_STRETCH = 64 }; /* blocks done together, whose scales lie on the stack */
+
+static void ltx2c_nvfp4_decode_row(const ltx2c_nvfp4 *weight, size_t row) {
+    const ltx2c_environment saved = ltx2c_enter_environment();
+    const uint8_t *codes = (const uint8_t *)weight->codes.data + (ptrdiff_t)row * weight->codes.stride;
+    char *values = weight->values.data + (ptrdiff_t)row * weight->values.stride;
+    const size_t blocks = weight->columns / LTX2C_NVFP4_BLOCK;
+    for (size_t first = 0; first < blocks; first += LTX2C_NVFP4_STRETCH) {
+        const size_t count = blocks - first < LTX2C_NVFP4_STRETCH ? blocks - first : LTX2C_NVFP4_STRETCH;
+        float scales[LTX2C_NVFP4_STRETCH];
+        for (size_t i = 0; i < count; i++)
+            scales[i] = ltx2c_float(ltx2c_fp8_bits(weight->scales[ltx2c_nvfp4_place(weight, row, first + i)],
+                                                   LTX2C_E4M3)) * weight->scale;
+        ltx2c_nvfp4_decode_piece(codes + first * 8, values + first * 16 * (weight->wide ? 4 : 2), scales, count,
+                                 weight->wide);
+    }
+    ltx2c_leave_environment(saved);
+}
+
+static uint32_t ltx2c_nvfp4_largest(const ltx2c_nvfp4 *weight, size_t row) {
+    return ltx2c_largest_piece(weight->values.data + (ptrdiff_t)row * weight->values.stride, weight->columns,
+                               weight->wide);
+}
+
+/* Whether values of that largest magnitude have a scale: NVFP4 has no infinity and no NaN. */
+static inline int ltx2c_nvfp4_encodable(uint32_t largest) {
+    return largest < 0x7f800000 && ltx2c_bits(1.0f / ltx2c_float(largest)) != 0x7f800000;
+}
+
+/* The scale of all, where the largest magnitude has the bits `largest`. */
+static inline float ltx2c_nvfp4_scale(uint32_t largest) { return ltx2c_float(largest) * (1.0f / 2688.0f); }
+
+/* Encodes a row by `weight->scale`, which is not 0, and sets its scales. Where a block's scale times that of all is so
+ * small that its inverse is infinite, the block has no scale. */
+static ltx2c_tally ltx2c_nvfp4_encode_row(const ltx2c_nvfp4 *weight, size_t row) {
+    const ltx2c_environment saved = ltx2c_enter_environment();
+    uint8_t *codes = (uint8_t *)weight->codes.data + (ptrdiff_t)row * weight->codes.stride;
+    const char *values = weight->values.data + (ptrdiff_t)row * weight->values.stride;
+    const size_t blocks = weight->columns / LTX2C_NVFP4_BLOCK;
+    ltx2c_tally tally = {0};
+    for (size_t first = 0; first < blocks; first += LTX2C_NVFP4_STRETCH) {
+        const size_t count = blocks - first < LTX2C_NVFP4_STRETCH ? blocks - first : LTX2C_NVFP4_STRETCH;
+        const char *from = values + first * 16 * (weight->wide ? 4 : 2);
+        uint8_t scales[LTX2C_NVFP4_STRETCH];
+        float multipliers[LTX2C_NVFP4_STRETCH];
+        ltx2c_nvfp4_scales_piece(from, scales, weight->scale, count, weight->wide);
+        for (size_t i = 0; i < count; i++) {
+            const float both = ltx2c_float(ltx2c_fp8_bits(scales[i], LTX2C_E4M3)) * weight->scale;
+            multipliers[i] = both == 0.0f ? 0.0f : 1.0f / both;
+            if (ltx2c_bits(multipliers[i]) == 0x7f800000) tally.unencodable += LTX2C_NVFP4_BLOCK;
+            weight->scales[ltx2c_nvfp4_place(weight, row, first + i)] = scales[i];
+        }
+        tally.changed += ltx2c_nvfp4_encode_piece(from, codes + first * 8, multipliers, count, weight->wide);
+    }
+    ltx2c_leave_environment(saved);
+    return tally;
+}
+
+#endif

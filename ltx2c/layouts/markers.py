@@ -1,0 +1,66 @@
+"""What a checkpoint says of itself: ComfyUI's marks of quantised layers."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+
+from ltx2c.errors import RefusedError, printable
+from ltx2c.files import StoredTensor
+
+METADATA = "_quantization_metadata"  # in a file's metadata: JSON, {"layers": {name: {"format": ...}}}
+MARK = ".comfy_quant"  # beside a weight: U8, the bytes of {"format": ...}
+MOST_MARK_BYTES = 1 << 16
+
+
+def declared_format(tensors: Mapping[str, StoredTensor], metadata: Mapping[str, str], module: str) -> str | None:
+    """The format that the checkpoint declares for ``module``, as ComfyUI names it; None where it says nothing.
+
+    Raises:
+        RefusedError: ``bad-quantization-metadata``: it cannot be read.
+    """
+    mark = tensors.get(module + MARK)
+    if mark is not None:
+        where = f"{printable(mark.file.path)}: {printable(mark.key)}"
+        if mark.dtype != "U8" or mark.nbytes > MOST_MARK_BYTES:
+            raise _unreadable(where, f"{mark.dtype} of {mark.nbytes} bytes")
+        return _format(_parsed(where, bytes(mark.read().tobytes())), where)
+    if METADATA not in metadata:
+        return None
+    layers = _layers(metadata[METADATA])
+    # Names may lack the namespace that the file's keys have.
+    name = next((name for name in _endings(module) if name in layers), None)
+    return None if name is None else _format(layers[name], f"{METADATA} of {printable(name)}")
+
+
+def _endings(module: str) -> list[str]:
+    parts = module.split(".")
+    return [".".join(parts[at:]) for at in range(len(parts))]
+
+
+@functools.lru_cache(maxsize=4)
+def _layers(text: str) -> Mapping[str, object]:
+    parsed = _parsed(METADATA, text)
+    layers = parsed.get("layers") if isinstance(parsed, dict) else None
+    if not isinstance(layers, dict):
+        raise _unreadable(METADATA, "no object of layers")
+    return layers
+
+
+def _parsed(where: str, text: str | bytes) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise _unreadable(where, "no JSON") from None
+
+
+def _format(entry: object, where: str) -> str:
+    found = entry.get("format") if isinstance(entry, dict) else None
+    if not isinstance(found, str):
+        raise _unreadable(where, "no format")
+    return found
+
+
+def _unreadable(where: str, why: str) -> RefusedError:
+    return RefusedError(f"{where} does not say how a layer is quantised: {why}", code="bad-quantization-metadata")
