@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from ltx2c.engines.provenance import described, provenance
 from ltx2c.errors import RefusedError
 from ltx2c.files import Checkpoint, StoredTensor, TensorFile
-from ltx2c.files.index import INDEX_SUFFIX, Index, is_shard_name
+from ltx2c.files.index import INDEX_SUFFIX, Index, is_shard_name, split_index_name
 from ltx2c.files.layout import FileLayout, OutputLayout, plan_file
 from ltx2c.plan.opened import OpenedPlan
 
@@ -32,26 +32,42 @@ def lay_out(
     groups: dict[TensorFile, list[StoredTensor]] = {file: [] for file in base.files}
     for tensor in base.tensors.values():
         groups[tensor.file].append(tensor)
-    files = tuple(plan_file(file.path.name, group, described(file.metadata, ours)) for file, group in groups.items())
+    names = _names(base)
+    files = tuple(plan_file(names[file], group, described(file.metadata, ours)) for file, group in groups.items())
     return _with_index(files, base.index_name, base) if base.index else OutputLayout(files)
 
 
 def _sharded_anew(base: Checkpoint, ours: str, max_shard_bytes: int) -> OutputLayout:
     if max_shard_bytes < 1:
         raise RefusedError(f"the largest shard must be 1 byte or more, not {max_shard_bytes}", code="max-shard-size")
-    stem = _stem(base)
+    stem, suffix = _stem(base)
     groups = _shards(base.tensors.values(), max_shard_bytes)
+    names = _numbered(stem, len(groups))
     files = tuple(
-        plan_file(f"{stem}-{number:05}-of-{len(groups):05}.safetensors", group, described(base.metadata, ours))
-        for number, group in enumerate(groups, 1)
+        plan_file(name, group, described(base.metadata, ours)) for name, group in zip(names, groups, strict=True)
     )
-    return _with_index(files, f"{stem}{INDEX_SUFFIX}", base)
+    return _with_index(files, f"{stem}{suffix}", base)
 
 
-def _stem(base: Checkpoint) -> str:
-    """What new shards are called by: the base's own name, unless no index could hold it."""
-    stem = (base.index_name or base.files[0].path.name).removesuffix(INDEX_SUFFIX).removesuffix(".safetensors")
-    return stem if is_shard_name(f"{stem}.safetensors") else "model"
+def _names(base: Checkpoint) -> dict[TensorFile, str]:
+    """What the output's files are called: as the base's, but numbered where those lie in subfolders."""
+    names = {file: file.path.name for file in base.files}
+    if any("/" in shard for shard in base.shards):
+        names = dict(zip(base.files, _numbered(_stem(base)[0], len(base.files)), strict=True))
+    return names
+
+
+def _numbered(stem: str, count: int) -> list[str]:
+    return [f"{stem}-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
+
+
+def _stem(base: Checkpoint) -> tuple[str, str]:
+    """What new shards are called by, and what the index adds to it: the base's own, unless no index could hold it."""
+    if base.index_name:
+        stem, suffix = split_index_name(base.index_name)
+    else:
+        stem, suffix = base.files[0].path.name.removesuffix(".safetensors"), INDEX_SUFFIX
+    return (stem if is_shard_name(f"{stem}.safetensors") else "model"), suffix
 
 
 def _shards(tensors: Iterable[StoredTensor], max_bytes: int) -> list[list[StoredTensor]]:
@@ -72,5 +88,6 @@ def _with_index(files: tuple[FileLayout, ...], name: str, base: Checkpoint) -> O
     keys = base.index.weight_map if base.index else base.tensors
     metadata = dict(base.index.metadata) if base.index else {}
     metadata["total_size"] = sum(tensor.nbytes for tensor in base.tensors.values())
-    index = Index(metadata, {key: shard_of[key] for key in keys})
+    others = base.index.others if base.index else {}
+    index = Index(metadata, {key: shard_of[key] for key in keys}, others)
     return OutputLayout(files, name, index.as_bytes())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Container
 from pathlib import Path
 from types import TracebackType
 
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.descriptors import HoldsDescriptors
-from ltx2c.files.index import INDEX_SUFFIX, Index, find_index, read_index, shards_of
+from ltx2c.files.index import Index, find_index, is_index_name, is_side_file, read_index, shards_of
 from ltx2c.files.paths import as_path
 from ltx2c.files.tensorfile import StoredTensor, TensorFile
 
@@ -21,6 +21,7 @@ class Checkpoint(HoldsDescriptors):
     Attributes:
         path: as given.
         files: the safetensors files in it, sorted by name.
+        shards: the same by the path that the index gives them, such as ``part/a.safetensors``; empty for a single file.
         index: of a folder of shards; None for a single file.
         index_name: the index's file name, or "".
         tensors: by key, file after file in each header's order.
@@ -31,6 +32,7 @@ class Checkpoint(HoldsDescriptors):
     def __init__(self, path: Path, files: tuple[TensorFile, ...]) -> None:
         self.path = path
         self.files = files
+        self.shards: dict[str, TensorFile] = {}
         self.index: Index | None = None
         self.index_name = ""
         self.notes: tuple[str, ...] = ()
@@ -56,7 +58,7 @@ class Checkpoint(HoldsDescriptors):
         if path.is_dir():
             index = find_index(path)
             return cls._open_shards(path, index) if index else cls(path, (TensorFile.open(_only_file(path)),))
-        if path.name.endswith(INDEX_SUFFIX):
+        if is_index_name(path.name):
             return cls._open_shards(path, path)
         return cls(path, (TensorFile.open(path),))
 
@@ -65,31 +67,38 @@ class Checkpoint(HoldsDescriptors):
         index = read_index(index_path)
         folder = index_path.parent
         with contextlib.ExitStack() as opened:
-            files = tuple(opened.enter_context(_open_shard(folder / name)) for name in shards_of(index.weight_map))
-            checkpoint = cls(path, files)
+            shards = {name: opened.enter_context(_open_shard(folder, name)) for name in shards_of(index.weight_map)}
+            checkpoint = cls(path, tuple(shards.values()))
+            checkpoint.shards = shards
             checkpoint.index, checkpoint.index_name = index, index_path.name
             checkpoint._keep_only_indexed(index, index_path)
-            checkpoint.notes += _stray_notes(folder, files)
+            checkpoint.notes += _stray_notes(folder, shards)
             opened.pop_all()
         return checkpoint
 
     def _keep_only_indexed(self, index: Index, index_path: Path) -> None:
-        by_name = {file.path.name: file for file in self.files}
+        tensors = {name: file.tensors for name, file in self.shards.items()}
         for key, name in index.weight_map.items():
-            if key not in by_name[name].tensors:
+            if key not in tensors[name]:
                 raise RefusedError(
                     f"{printable(index_path)}: key '{printable(key)}' should be in {printable(name)}, which lacks it",
                     code="shard-key-missing",
                 )
-        left_out = []
+        notes = []
         self.tensors = {}
-        for file in self.files:
-            for key, tensor in file.tensors.items():
-                if index.weight_map.get(key) == file.path.name:
-                    self.tensors[key] = tensor
-                else:
-                    left_out.append(f"{printable(file.path)}: {printable(key)} is not there by the index: left out")
-        self.notes = tuple(left_out)
+        for name, file in self.shards.items():
+            left_out = [key for key in file.tensors if index.weight_map.get(key) != name]
+            if left_out:
+                notes.append(
+                    f"{printable(file.path)}: {printable(left_out[0])} is not there by the index: left out "
+                    f"({len(left_out)} such)"
+                )
+            self.tensors |= (
+                file.tensors
+                if not left_out
+                else {key: tensor for key, tensor in file.tensors.items() if index.weight_map.get(key) == name}
+            )
+        self.notes = tuple(notes)
 
     def check_unchanged(self) -> None:
         """Make sure that every file is as it was when it was opened. Raises as ``TensorFile.check_unchanged``."""
@@ -110,7 +119,9 @@ class Checkpoint(HoldsDescriptors):
         self.close()
 
 
-def _open_shard(path: Path) -> TensorFile:
+def _open_shard(folder: Path, name: str) -> TensorFile:
+    path = folder / name
+    _check_stays_within(folder, path)
     try:
         return TensorFile.open(path)
     except FileNotFoundError:
@@ -119,8 +130,23 @@ def _open_shard(path: Path) -> TensorFile:
         ) from None
 
 
+def _check_stays_within(folder: Path, path: Path) -> None:
+    """Refuse a shard in a subfolder that is a link to elsewhere. The shard may be one: so are all of a hub's cache."""
+    if path.parent == folder:
+        return
+    within, parent = Path(os.path.realpath(folder)), Path(os.path.realpath(path.parent))
+    if not parent.is_relative_to(within):
+        raise RefusedError(
+            f"{printable(path)}: the index names this shard, and its folder is a link that leads out of "
+            f"{printable(folder)}, to {printable(parent)}",
+            code="shard-name",
+        )
+
+
 def _files_in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.name.endswith(".safetensors"))
+    return sorted(
+        path for path in folder.iterdir() if path.name.endswith(".safetensors") and not is_side_file(path.name)
+    )
 
 
 def _only_file(folder: Path) -> Path:
@@ -136,7 +162,6 @@ def _only_file(folder: Path) -> Path:
     return files[0]
 
 
-def _stray_notes(folder: Path, files: Iterable[TensorFile]) -> tuple[str, ...]:
-    indexed = {file.path.name for file in files}
-    strays = [path for path in _files_in(folder) if path.name not in indexed]
+def _stray_notes(folder: Path, shards: Container[str]) -> tuple[str, ...]:
+    strays = [path for path in _files_in(folder) if path.name not in shards]
     return tuple(f"{printable(path)}: not a shard by the index: ignored" for path in strays)

@@ -25,6 +25,7 @@ _KINDS: tuple[tuple[str, re.Pattern[bytes]], ...] = (
     ("a 7z archive", re.compile(rb"7z\xbc\xaf\x27\x1c")),
     ("a tar archive", re.compile(rb"[\x00-\xff]{257}ustar")),
     ("an image (PNG)", re.compile(rb"\x89PNG\r\n\x1a\n")),
+    ("the attributes that macOS keeps beside a file (AppleDouble)", re.compile(rb"\x00\x05\x16\x07")),
     ("JSON text", re.compile(rb'\s*[{\[]\s*["\]}\[{]')),
     ("a file of zeros (an unfinished download?)", re.compile(rb"\x00{64}")),
     ("text", re.compile(rb"[\t\n\r\x20-\x7e]{16,}\Z")),

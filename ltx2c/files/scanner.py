@@ -16,10 +16,12 @@ from typing import Any, NoReturn
 from ltx2c.errors import Named, RefusedError, printable
 
 # Limits of ours, so that a hostile file cannot cost much more memory than it takes on disk: a key costs up to 1 KB
-# where its shape has as many numbers as it may. A mixture of 384 experts in 60 layers has 207,364 keys, half as many again
-# with a fourth tensor for each weight. NumPy 1 has no array of more than 32 dimensions.
+# where its shape has as many numbers as it may. A mixture of 384 experts in 60 layers has 207,364 keys, and half as
+# many again with a fourth tensor for each weight. NumPy 1 has no array of more than 32 dimensions.
 MAX_KEYS = 1 << 19
 MAX_DIMENSIONS = 32
+MAX_DEPTH = 32
+MAX_VALUES = 1 << 17  # of free JSON, in all
 MAX_U64 = (1 << 64) - 1
 MAX_I64 = (1 << 63) - 1
 
@@ -56,6 +58,7 @@ class Scanner:
         self._text = text
         self._name = name
         self._at = 0
+        self._values = 0  # read by `value`
 
     def members(self, code: str, what: object, seen: set[str] | None = None) -> Iterator[str]:
         """The keys of an object in turn; the caller reads each value before it asks for the next key.
@@ -162,19 +165,38 @@ class Scanner:
         """Whether ``null`` stands here, which is then passed."""
         return self._accept(b"null")
 
-    def plain_value(self, code: str, what: object) -> Any:
-        """A string, finite number, true, false or null."""
+    def value(self, code: str, what: object, depth: int = 0) -> Any:
+        """Any JSON value without NaN and infinities, of at most ``MAX_DEPTH`` lists and objects in each other."""
         self._skip_space()
+        self._values += 1
+        if self._values > MAX_VALUES:
+            self._fail(code, f"{what} is too long: the {self._name} says more than {MAX_VALUES} such values")
+        if self._text.startswith((b"{", b"["), self._at) and depth == MAX_DEPTH:
+            self._fail(code, f"{what} is nested more than {MAX_DEPTH} deep")
+        if self._text.startswith(b"{", self._at):
+            return {key: self.value(code, what, depth + 1) for key in self.members(code, what)}
+        if self._accept(b"["):
+            return self._list(code, what, depth)
         if self._text.startswith(b'"', self._at):
             return self.string(code, what)
         match = _PLAIN_VALUE.match(self._text, self._at)
         if match is None:
-            self._fail(code, f"{what} is no plain value")
+            self._fail(code, f"{what} is no JSON value")
         value = json.loads(match[0])
         if isinstance(value, float) and not math.isfinite(value):  # such as 1e999; JSON could not say it again
             self._fail(code, f"{what} is a number beyond any float")
         self._at = match.end()
         return value
+
+    def _list(self, code: str, what: object, depth: int) -> list[Any]:
+        values: list[Any] = []
+        if self._accept(b"]"):
+            return values
+        while True:
+            values.append(self.value(code, what, depth + 1))
+            if self._accept(b"]"):
+                return values
+            self._expect(b",")
 
     def end(self) -> None:
         """Make sure that nothing follows but white space."""

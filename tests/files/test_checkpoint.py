@@ -10,6 +10,7 @@ from refusals import refused
 
 from ltx2c.files import Checkpoint
 from ltx2c.files.destination import Destination
+from ltx2c.files.index import read_index
 
 
 def shard(folder: Path, name: str, *keys: str, metadata: dict[str, str] | None = None) -> None:
@@ -63,7 +64,8 @@ def test_a_key_in_a_shard_that_the_index_does_not_give_for_it_is_named_and_left_
     with Checkpoint.open(sharded) as checkpoint:
         assert list(checkpoint.tensors) == ["b", "a", "c"]
         assert checkpoint.tensors["a"].file.path.name == "one.safetensors"
-        assert [note.split(": ")[1].split()[0] for note in checkpoint.notes] == ["a", "unlisted"]
+        (note,) = checkpoint.notes
+        assert "two.safetensors: a is not there by the index" in note and "(2 such)" in note
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,12 @@ def test_a_key_in_a_shard_that_the_index_does_not_give_for_it_is_named_and_left_
         "../one.safetensors",
         "/etc/passwd",
         "/one.safetensors",
-        "sub/one.safetensors",
+        "sub/../one.safetensors",
+        "./one.safetensors",
+        "sub//one.safetensors",
+        "sub/.safetensors",
+        "sub/",
+        "s\\ub/one.safetensors",
         "..",
         "",
         "one.bin",
@@ -133,10 +140,20 @@ def test_folders_that_are_no_checkpoint(tmp_path: Path) -> None:
         ("index-json", '{"weight_map": {"a": 1}}'),
         ("index-json", '{"weight_map": {"a": "one.safetensors"}} x'),
         ("index-json", '{"metadata": 1, "weight_map": {"a": "one.safetensors"}}'),
-        ("index-json", '{"metadata": {"m": [[]]}, "weight_map": {"a": "one.safetensors"}}'),
+        ("index-json", '{"metadata": [], "weight_map": {"a": "one.safetensors"}}'),
+        ("index-json", '{"metadata": {"m": [1,]}, "weight_map": {"a": "one.safetensors"}}'),
+        ("index-json", '{"metadata": {"m": [1 2]}, "weight_map": {"a": "one.safetensors"}}'),
+        ("index-json", '{"metadata": {"m": [NaN]}, "weight_map": {"a": "one.safetensors"}}'),
+        ("index-json", '{"metadata": {"m": {"a" 1}}, "weight_map": {"a": "one.safetensors"}}'),
+        ("index-json", '{"metadata": {"m": ' + "[" * 33 + "]" * 33 + '}, "weight_map": {"a": "one.safetensors"}}'),
+        ("index-json", '{"metadata": {"m": [' + "[]," * 140_000 + '1]}, "weight_map": {"a": "one.safetensors"}}'),
+        ("duplicate-key", '{"metadata": {"m": {"a": 1, "a": 1}}, "weight_map": {"a": "one.safetensors"}}'),
         ("index-json", '{"metadata": {"m": 1e999}, "weight_map": {"a": "one.safetensors"}}'),
         ("index-json", '{"metadata": {"m": -1e999}, "weight_map": {"a": "one.safetensors"}}'),
-        ("index-json", '{"weight_map": {"a": "one.safetensors"}, "other": 1}'),
+        ("index-json", '{"weight_map": {"a": "one.safetensors"}, "other": }'),
+        ("index-json", '{"weight_map": {"a": "one.safetensors" "b": "one.safetensors"}}'),
+        ("duplicate-key", '{"weight_map": {"a": "one.safetensors", "b": "one.safetensors", "a": "two.safetensors"}}'),
+        ("shard-name", '{"weight_map": {"a": "one.safetensors", "b": "one.safetensors", "c": "../one.safetensors"}}'),
         ("index-json", '{"metadata": ' + "[" * 100_000),
         ("index-utf8", '{"weight_map": {"\\ud800": "one.safetensors"}}'),
         ("duplicate-key", '{"weight_map": {"a": "one.safetensors", "\\u0061": "two.safetensors"}}'),
@@ -149,11 +166,98 @@ def test_a_malformed_index_is_refused(code: str, text: str, sharded: Path) -> No
         Checkpoint.open(sharded)
 
 
-def test_plain_metadata_of_an_index_is_kept(sharded: Path) -> None:
-    fields = {"total_size": 3.0, "big": 10**20, "yes": True, "none": None, "s": "ä", "neg": -1.5e3}
-    index(sharded, {"a": "one.safetensors"}, metadata=fields)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"metadata": {"total_size": 3.0, "big": 10**20, "yes": True, "none": None, "s": "ä", "neg": -1.5e3}},
+        {"metadata": {"dtypes": ["bf16", []], "quantization": {"bits": 8, "groups": [{"size": 64}]}}},
+        {"metadata": {}, "dtype": "float16"},
+        {"metadata": None, "others": [1, {"a": None}]},
+    ],
+    ids=["plain", "nested", "field", "null"],
+)
+def test_what_an_index_says_beside_its_map_is_kept(fields: dict[str, Any], sharded: Path) -> None:
+    path = index(sharded, {"a": "one.safetensors"}, **fields)
+    others = {name: value for name, value in fields.items() if name != "metadata"}
+    for _ in range(2):
+        read = read_index(path)
+        assert read.metadata == (fields["metadata"] or {}) and read.others == others
+        assert read.weight_map == {"a": "one.safetensors"}
+        path.write_bytes(read.as_bytes())
+
+
+def test_an_index_without_metadata_is_read(sharded: Path) -> None:
+    (sharded / "model.safetensors.index.json").write_text('{"weight_map":{"a":"one.safetensors"}}')
     with Checkpoint.open(sharded) as checkpoint:
-        assert checkpoint.index is not None and checkpoint.index.metadata == fields
+        assert checkpoint.index is not None and checkpoint.index.metadata == {}
+
+
+def test_a_variants_index_opens_its_shards(sharded: Path) -> None:
+    plain = sharded / "model.safetensors.index.json"
+    variant = plain.rename(sharded / "model.safetensors.index.fp16.json")
+    for path in (sharded, variant):
+        with Checkpoint.open(path) as checkpoint:
+            assert list(checkpoint.tensors) == ["b", "a", "c"] and checkpoint.index_name == variant.name
+    index(sharded, {"a": "one.safetensors"})
+    with Checkpoint.open(sharded) as checkpoint:
+        assert checkpoint.index_name == plain.name and list(checkpoint.tensors) == ["a"]
+    plain.unlink()
+    index(sharded, {"a": "one.safetensors"}, "model.safetensors.index.bf16.json")
+    with refused("several-indexes", "index.bf16.json", "index.fp16.json"):
+        Checkpoint.open(sharded)
+
+
+def test_shards_may_lie_in_subfolders(tmp_path: Path) -> None:
+    for folder in ("one", "two/three"):
+        (tmp_path / folder).mkdir(parents=True)
+        shard(tmp_path / folder, "x.safetensors", folder[:1], "unlisted")
+    index(tmp_path, {"o": "one/x.safetensors", "t": "two/three/x.safetensors"})
+    with Checkpoint.open(tmp_path) as checkpoint:
+        assert list(checkpoint.shards) == ["one/x.safetensors", "two/three/x.safetensors"]
+        assert {key: tensor.read().tobytes() for key, tensor in checkpoint.tensors.items()} == {"o": b"o", "t": b"t"}
+
+
+def test_a_subfolder_must_not_lead_out_of_the_folder(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    for folder in (inside / "real", outside):
+        folder.mkdir(parents=True)
+        shard(folder, "x.safetensors", "a")
+    (inside / "link").symlink_to(outside)
+    (inside / "loop").symlink_to("real")
+    index(inside, {"a": "link/x.safetensors"})
+    with refused("shard-name", "link/x.safetensors", outside):
+        Checkpoint.open(inside)
+    index(inside, {"a": "loop/x.safetensors"})
+    Checkpoint.open(inside).close()
+
+
+def test_a_hubs_cache_of_links_is_read(sharded: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A snapshot is made of links to blobs outside of it, in subfolders too."""
+    snapshot = tmp_path_factory.mktemp("hub") / "snapshots" / "1"
+    (snapshot / "transformer").mkdir(parents=True)
+    for name in ("model.safetensors.index.json", "one.safetensors", "two.safetensors"):
+        (snapshot / "transformer" / name).symlink_to(sharded / name)
+    folder = snapshot / "transformer"
+    with Checkpoint.open(folder) as checkpoint:
+        assert list(checkpoint.tensors) == ["b", "a", "c"]
+    index(snapshot, {"a": "transformer/one.safetensors"})
+    with Checkpoint.open(snapshot) as checkpoint:
+        assert list(checkpoint.tensors) == ["a"]
+
+
+def test_what_macos_leaves_beside_files_is_ignored(sharded: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    side = bytes.fromhex("0005160700020000") + b"Mac OS X        " + bytes(4000)
+    for name in ("model.safetensors.index.json", "one.safetensors", "two.safetensors"):
+        (sharded / f"._{name}").write_bytes(side)
+    with Checkpoint.open(sharded) as checkpoint:
+        assert list(checkpoint.tensors) == ["b", "a", "c"] and checkpoint.notes == ()
+    single = tmp_path_factory.mktemp("single")
+    shard(single, "one.safetensors", "a")
+    (single / "._one.safetensors").write_bytes(side)
+    with Checkpoint.open(single) as checkpoint:
+        assert list(checkpoint.tensors) == ["a"]
+    with refused("not-safetensors", "AppleDouble"):
+        Checkpoint.open(single / "._one.safetensors")
 
 
 def test_no_descriptor_is_left_open_by_a_refusal(sharded: Path) -> None:
