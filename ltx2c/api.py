@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ltx2c.engines.digests import Digests
@@ -15,6 +17,7 @@ from ltx2c.engines.verify import VerifyReport, verify_fused
 from ltx2c.files import Checkpoint
 from ltx2c.files.destination import Destination
 from ltx2c.files.layout import OutputLayout
+from ltx2c.files.staging import rehearse
 from ltx2c.plan import Plan
 from ltx2c.plan.fuse import plan_sources
 from ltx2c.plan.match import OnUnmatched
@@ -140,7 +143,9 @@ def outline_fuse(
     sha256: bool = False,
     expect_sha256: Sequence[str] = (),
 ) -> FuseOutline:
-    """Say what ``fuse_checkpoint`` would do, and write nothing. Weights are read only where digests are asked for.
+    """Say what ``fuse_checkpoint`` would do, and leave nothing. Weights are read only where digests are asked for.
+
+    Whether the output can be put in place is tried with an empty temporary beside it, which is removed again.
 
     Args:
         base, adapters, out, threads, unmatched, force, max_shard_bytes, sha256, expect_sha256: as for
@@ -152,11 +157,13 @@ def outline_fuse(
     """
     with opened_plan(base, adapters, unmatched=unmatched) as plan:
         destination = check_output(plan, out, force=force, max_shard_bytes=max_shard_bytes).destination
+        notes = rehearse(destination)
         digests = Digests(plan.sources, expect_sha256) if sha256 or expect_sha256 else None
         if digests is not None:
             digests.of_adapters()
             digests.finish_base()
-        return outline(plan.plan, destination.path, threads, digests.report() if digests else {})
+        known = outline(plan.plan, destination.path, threads, digests.report() if digests else {})
+        return replace(known, notes=(*known.notes, *notes))
 
 
 def verify_checkpoint(
@@ -210,7 +217,15 @@ def check_output(
         RefusedError: as ``lay_out`` and ``Destination.check`` do.
     """
     layout = lay_out(opened, max_shard_bytes=max_shard_bytes)
-    checkpoints = opened.sources.checkpoints
-    inputs = [path for one in checkpoints for path in (one.path, *(file.path for file in one.files))]
+    inputs = [path for checkpoint in opened.sources.checkpoints for path in _paths_of(checkpoint)]
     destination = Destination.check(out, inputs=inputs, needed_bytes=layout.size, force=force, folder=layout.is_folder)
     return Output(layout, destination)
+
+
+def _paths_of(checkpoint: Checkpoint) -> Iterator[Path]:
+    """Every file and folder that a checkpoint was read from."""
+    yield checkpoint.path
+    yield from (file.path for file in checkpoint.files)
+    if checkpoint.index_name:
+        folder = checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent
+        yield folder / checkpoint.index_name

@@ -26,7 +26,7 @@ from ltx2c.files.buffers import new_buffer
 from ltx2c.files.destination import Destination
 from ltx2c.files.direct import OutputFile
 from ltx2c.files.naming import naming
-from ltx2c.files.staging import stage
+from ltx2c.files.staging import publish, stage
 from ltx2c.inventory import TensorSpec
 from ltx2c.progress import OnProgress, Progress
 from ltx2c.reference import BFLOAT16
@@ -138,14 +138,13 @@ def _write_all(
         results = [unfinished.enter_context(stage(destination)) for destination in destinations]
         for file, staged in zip(files, results, strict=True):
             part = staged.file(file.path.name)
-            with naming(part), contextlib.closing(OutputFile(part, file.nbytes)) as out:
+            with naming(part.path), contextlib.closing(OutputFile(part, file.nbytes)) as out:
                 for piece in _pieces(file, values):
                     out.append_copy(piece, buffer)
                     done += len(piece)
                     progress(Progress(done, total, 0, 0))
                 out.finish()
-        for staged in results:
-            staged.publish()
+        publish(*results)
 
 
 def _pieces(file: _File, values: _Values) -> Iterator[memoryview]:

@@ -23,6 +23,18 @@ def mounted_tmpfs(folder: Path, options: str) -> Iterator[Path]:
         subprocess.run(["umount", folder], check=True)
 
 
+@contextlib.contextmanager
+def bound(source: Path, place: Path) -> Iterator[None]:
+    """``source`` mounted at ``place``, which stands there, as containers mount single files."""
+    done = subprocess.run(["mount", "--bind", source, place], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"NOT TESTED: cannot mount here (needs root): {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
 def remount_read_only(folder: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
 

@@ -62,7 +62,8 @@ def test_a_folder_that_holds_one_is_refused(folder: Path) -> None:
 
 
 def test_too_little_room_is_refused_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "statvfs", lambda folder: types.SimpleNamespace(f_bavail=3_000_000, f_frsize=1000))
+    free = types.SimpleNamespace(f_bavail=3_000_000, f_bfree=3_000_000, f_blocks=9_000_000, f_frsize=1000)
+    monkeypatch.setattr(os, "statvfs", lambda folder: free)
     with refused("no-room", "fused.safetensors"):
         demo.demo(tmp_path)
     assert list(tmp_path.iterdir()) == []

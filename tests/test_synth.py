@@ -18,8 +18,8 @@ from safetensors import safe_open
 
 from ltx2c import inventory
 from ltx2c.errors import RefusedError
-from ltx2c.files import staging
-from ltx2c.files.destination import PART_SUFFIX
+from ltx2c.files import linux, staging
+from ltx2c.files.temporaries import is_temporary
 from ltx2c.progress import Progress
 from ltx2c.synth import synth
 
@@ -113,7 +113,9 @@ def test_a_file_in_the_way_is_refused_unless_forced(tmp_path: Path) -> None:
 
 
 def test_too_little_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "statvfs", lambda folder: types.SimpleNamespace(f_bavail=1, f_frsize=1000))
+    monkeypatch.setattr(
+        os, "statvfs", lambda folder: types.SimpleNamespace(f_bavail=1, f_bfree=1, f_blocks=9, f_frsize=1000)
+    )
 
     with pytest.raises(RefusedError, match="1000 free"):
         synth(tmp_path, blocks=1)
@@ -134,13 +136,48 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, fault: BaseException)
 
 
 def test_files_are_durable_before_they_get_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    events: list[str] = []
-    fsync, rename = os.fsync, staging.rename_new
-    monkeypatch.setattr(os, "fsync", lambda fd: (events.append(Path(f"/proc/self/fd/{fd}").readlink().name), fsync(fd)))
-    monkeypatch.setattr(staging, "rename_new", lambda *names: (events.append("rename"), rename(*names)))
+    names = ["base.safetensors", "distilled-lora.safetensors"]
+    events: list[tuple[str, str]] = []
+    fsync, rename = os.fsync, linux.rename_new
+
+    def known(name: str) -> str:
+        return next((out for out in names if is_temporary(out, name)), name)
+
+    def sync(descriptor: int) -> None:
+        events.append(("sync", known(Path(f"/proc/self/fd/{descriptor}").readlink().name)))
+        fsync(descriptor)
+
+    def move(folder: int, source: str, target: str) -> None:
+        if target in names:  # and not one that is only tried
+            events.append(("rename", target))
+        rename(folder, source, target)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(linux, "rename_new", move)
     synth(tmp_path, blocks=1, rank=1)
-    parts = [f".{name}{PART_SUFFIX}" for name in ("base.safetensors", "distilled-lora.safetensors")]
-    assert events[:3] == [*parts, "rename"]
+    assert events[:4] == [("sync", names[0]), ("sync", names[1]), ("rename", names[0]), ("rename", names[1])]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_where_the_second_file_cannot_be_put_in_place_the_first_is_taken_back(
+    force: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, adapter = tmp_path / "base.safetensors", tmp_path / "distilled-lora.safetensors"
+    if force:
+        base.write_text("old")
+
+    def appear(now: Progress) -> None:
+        if now.bytes_done == now.bytes_total:
+            adapter.mkdir()
+            monkeypatch.setattr(staging, "keep_aside", refuse)
+
+    def refuse(*words: object) -> None:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    with pytest.raises((OSError, RefusedError), match=r"denied|appeared"):
+        synth(tmp_path, blocks=1, rank=1, progress=appear, force=force)
+    assert {*tmp_path.iterdir()} == ({base, adapter} if force else {adapter})
+    assert not force or base.read_text() == "old"
 
 
 def test_progress_ends_at_the_total(tmp_path: Path) -> None:

@@ -24,7 +24,11 @@ EXAMPLE = """
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where, and how large."""
     parser.add_argument(
-        "folder", metavar="DIR", type=Path, nargs="?", help="keep the files here (default: a temporary folder, removed)"
+        "folder",
+        metavar="DIR",
+        type=options.path,
+        nargs="?",
+        help="keep the files here (default: a temporary folder, removed)",
     )
     add_model_arguments(parser, blocks=1)
     options.add_threads(parser)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from pathlib import Path
 
 from ltx2c import api
 from ltx2c.cli import options, progress
@@ -20,9 +19,13 @@ EXAMPLE = """
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to fuse into what, and what to let pass."""
-    parser.add_argument("base", metavar="BASE", type=Path, help="a .safetensors file, a folder of shards or its index")
+    parser.add_argument(
+        "base", metavar="BASE", type=options.path, help="a .safetensors file, a folder of shards or its index"
+    )
     options.add_loras(parser, required=True)
-    parser.add_argument("-o", "--output", metavar="OUT", type=Path, required=True, help="the file or folder to write")
+    parser.add_argument(
+        "-o", "--output", metavar="OUT", type=options.output_path, required=True, help="the file or folder to write"
+    )
     options.add_threads(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what would be done and write nothing")
     parser.add_argument("--force", action="store_true", help="replace OUT if it exists")

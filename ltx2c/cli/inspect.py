@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ltx2c.adapters import Adapter, keys
+from ltx2c.cli import options
 from ltx2c.cli.result import Result
 from ltx2c.cli.text import count, first, size
 from ltx2c.errors import RefusedError, printable
@@ -30,8 +31,10 @@ EXAMPLE = """
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The file, and the base that an adapter is held against."""
-    parser.add_argument("file", metavar="FILE", type=Path, help="a checkpoint or an adapter")
-    parser.add_argument("--against", metavar="BASE", type=Path, help="say which of FILE's pairs have a weight in BASE")
+    parser.add_argument("file", metavar="FILE", type=options.path, help="a checkpoint or an adapter")
+    parser.add_argument(
+        "--against", metavar="BASE", type=options.path, help="say which of FILE's pairs have a weight in BASE"
+    )
 
 
 def run(args: argparse.Namespace) -> Result:

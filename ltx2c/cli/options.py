@@ -50,6 +50,19 @@ def add_unmatched(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def path(text: str) -> Path:
+    """A path, which an empty word is not: to the system that is the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty path names no file")
+    return Path(text)
+
+
+def output_path(text: str) -> str:
+    """A path to write, as it was given: a slash at its end says that it is a folder's."""
+    path(text)
+    return text
+
+
 def byte_size(text: str) -> int:
     """A size such as ``5GB``, ``500MB``, ``2GiB`` or a plain number of bytes."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([KMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
@@ -74,6 +87,8 @@ class _Lora(argparse.Action):
         if len(values) > 2:
             parser.error(f"{option_string} takes PATH [STRENGTH] and got {len(values)} values: {' '.join(values)}")
         path, *strength = values
+        if not path:
+            parser.error(f"{option_string}: an empty path names no file")
         given = [*getattr(namespace, self.dest), (Path(path), self._strength(parser, option_string, *strength))]
         setattr(namespace, self.dest, given)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
 
 from ltx2c import inventory, synth
-from ltx2c.cli import progress
+from ltx2c.cli import options, progress
 from ltx2c.cli.result import Result
 from ltx2c.cli.text import count, size
 from ltx2c.errors import printable
@@ -20,7 +19,9 @@ EXAMPLE = """
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where, how large, and from which seed."""
-    parser.add_argument("folder", metavar="DIR", type=Path, help="folder for the two files; made if it is missing")
+    parser.add_argument(
+        "folder", metavar="DIR", type=options.path, help="folder for the two files; made if it is missing"
+    )
     add_model_arguments(parser, blocks=2)
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same bytes (default: 0)")
     parser.add_argument("--force", action="store_true", help="replace files that stand there already")

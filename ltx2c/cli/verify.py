@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from ltx2c import api
 from ltx2c.cli import options, progress
@@ -21,8 +20,10 @@ EXAMPLE = """
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to check against what, and how much of it."""
-    parser.add_argument("fused", metavar="FUSED", type=Path, help="what to check, whatever tool made it")
-    parser.add_argument("base", metavar="BASE", type=Path, help="a .safetensors file, a folder of shards or its index")
+    parser.add_argument("fused", metavar="FUSED", type=options.path, help="what to check, whatever tool made it")
+    parser.add_argument(
+        "base", metavar="BASE", type=options.path, help="a .safetensors file, a folder of shards or its index"
+    )
     options.add_loras(parser)
     options.add_threads(parser)
     options.add_unmatched(parser)

@@ -10,8 +10,6 @@ import contextlib
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 from ltx2c.engines.blocks import BlockFuser, Fused, buffer_bytes, cut_into_blocks
 from ltx2c.engines.digests import Digests
@@ -20,9 +18,9 @@ from ltx2c.engines.report import FuseReport, outline
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.buffers import new_buffer
 from ltx2c.files.destination import Destination
-from ltx2c.files.direct import OutputFile, write_small_file
+from ltx2c.files.direct import EmptyFile, OutputFile, write_small_file
 from ltx2c.files.layout import FileLayout, OutputLayout
-from ltx2c.files.staging import Staged, stage
+from ltx2c.files.staging import publish, stage
 from ltx2c.plan.opened import OpenedPlan
 from ltx2c.progress import OnProgress, Progress
 
@@ -48,8 +46,7 @@ def write_fused(
 
     Raises:
         OSError: reading or writing failed; nothing is left at the destination.
-        RefusedError: ``nonfinite``, ``file-changed``, ``output-busy``, ``output-exists``, ``wrong-sha256``,
-            ``threads``.
+        RefusedError: ``nonfinite``, ``file-changed``, ``wrong-sha256``, ``threads``, or as ``stage`` and ``publish``.
     """
     plan, sources = opened
     began = time.perf_counter()
@@ -58,17 +55,15 @@ def write_fused(
         sources.check_unchanged()
         writer = _Writer(opened, known.threads, allow_nonfinite, digests, progress)
         for file in layout.files:
-            writer.write(
-                file, staged.file(file.name), destination.path / file.name if layout.is_folder else destination.path
-            )
+            writer.write(file, staged.file(file.name))
         if layout.is_folder:
             write_small_file(staged.file(layout.index_name), layout.index)
         if digests is not None:
             digests.finish_base()
         sources.check_unchanged()
-        staged.publish()
+        publish(staged)
     found = {
-        "notes": (*known.notes, *_staged_notes(staged, destination)),
+        "notes": (*known.notes, *staged.notes),
         "sha256": digests.report() if digests else {},
     }
     return FuseReport(
@@ -105,8 +100,8 @@ class _Writer:
         self._buffers = [new_buffer(size) for _ in range(BUFFERS)]
         self._written = self._macs = 0
 
-    def write(self, layout: FileLayout, path: Path, known_as: Path) -> None:
-        """Write one file to ``path``; ``known_as`` is where it will be once it is published."""
+    def write(self, layout: FileLayout, file: EmptyFile) -> None:
+        """Fill one file of the result."""
         digest = hashlib.sha256() if self._digests else None
         blocks = run_pipeline(
             cut_into_blocks(layout.tensors, self._plan.fusions, BLOCK_BYTES),
@@ -114,7 +109,7 @@ class _Writer:
             buffers=self._buffers,
             workers=self._workers,
         )
-        with contextlib.closing(OutputFile(path, layout.size, digest)) as output, contextlib.closing(blocks):
+        with contextlib.closing(OutputFile(file, layout.size, digest)) as output, contextlib.closing(blocks):
             output.append_copy(layout.header, self._buffers[0])
             for block, buffer, fused in blocks:
                 self._count_nonfinite(fused, going_on=block.pieces[-1].tensor.key)
@@ -123,7 +118,7 @@ class _Writer:
             self._refuse_nonfinite()
             output.finish()
         if self._digests and digest:
-            self._digests.by_path[known_as] = digest.hexdigest()
+            self._digests.by_path[file.path] = digest.hexdigest()
 
     def _report(self, written: int, macs: int) -> None:
         self._written += written
@@ -146,11 +141,3 @@ class _Writer:
                     "values where the base is finite; nothing was written; --allow-nonfinite keeps them",
                     code="nonfinite",
                 )
-
-
-def _staged_notes(staged: Staged, destination: Destination) -> Iterator[str]:
-    if staged.stale_bytes:
-        yield f"removed {staged.stale_bytes} bytes that an earlier run, killed before it was done, had left"
-    if staged.unremoved is not None:
-        left = printable(destination.part)
-        yield f"the result is in place; what stood there before is left at {left}: {staged.unremoved}"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import itertools
 import os
 import stat
 from collections.abc import Iterable
@@ -10,10 +13,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from ltx2c.errors import RefusedError, printable
+from ltx2c.files import linux
+from ltx2c.files.folder import Folder
 from ltx2c.files.index import find_index, read_index
-from ltx2c.files.paths import as_path
+from ltx2c.files.leftovers import leftovers
+from ltx2c.files.paths import means_folder, place
 
-PART_SUFFIX = ".ltx2c-part"
+# A hub's cache: its files are shared by all who load the model, and their names say what they hold.
+_HUB_PREFIXES = ("models--", "datasets--", "spaces--")
+_HUB_FOLDERS = ("snapshots", "blobs")
 
 
 @dataclass(frozen=True)
@@ -21,7 +29,7 @@ class Destination:
     """A path that may be written. Get one from ``check``.
 
     Attributes:
-        path: of the result.
+        path: of the result: its folder as the system finds it, and its own name.
         folder: whether the result is a folder of shards rather than a file.
         force: whether a result that stands there is to be replaced.
     """
@@ -50,68 +58,88 @@ class Destination:
             OSError: as the system says.
             RefusedError: ``bad-path``, ``output-is-input``, ``output-folder-missing``, ``output-exists``,
                 ``output-is-folder``, ``output-is-not-file``, ``output-is-not-folder``, ``output-folder-foreign``,
-                ``no-room``.
+                ``output-in-cache``, ``output-not-replaceable``, ``no-room``.
         """
-        destination = cls(Path(os.path.abspath(as_path(path))), folder, force)  # noqa: PTH100  (resolve() would follow OUT)
-        destination._check_parent()
+        destination = cls(_placed(path), folder, force)
+        if means_folder(path) and not folder:
+            destination._refuse(f"{printable(path)} means a folder, and the result is a file", "output-is-folder")
+        destination._check_cache()
         destination._check_inputs(inputs)
         destination._check_name()
-        destination._check_existing()
+        destination.check_existing()
+        destination._check_mount()
         destination._check_room(needed_bytes)
         return destination
 
-    @property
-    def part(self) -> Path:
-        """The temporary name. It is the same for every run, so that a second run finds the first and a stale one."""
-        return self.path.with_name(f".{self.path.name}{PART_SUFFIX}")
-
-    def _check_parent(self) -> None:
-        if not self.path.parent.is_dir():
-            self._refuse(f"its folder {printable(self.path.parent)} does not exist", "output-folder-missing")
+    def _check_cache(self) -> None:
+        parts = self.path.parts
+        for repository, below in itertools.pairwise(parts):
+            if repository.startswith(_HUB_PREFIXES) and below in _HUB_FOLDERS:
+                problem = f"it lies in a hub's cache, below {printable(repository)}, which is not ours to change"
+                self._refuse(problem, "output-in-cache")
 
     def _check_inputs(self, inputs: Iterable[Path]) -> None:
+        cleared = [self.path.with_name(name) for name, _ in self._leftovers()]
         for source in inputs:
             if _same(self.path, source):
                 self._refuse(f"it is the input {printable(source)}", "output-is-input")
             if self.folder and _holds(self.path, source):
                 self._refuse(f"it holds the input {printable(source)}", "output-is-input")
-            if _same(self.part, source) or _holds(self.part, source):  # emptied, whether it is a file or a folder
-                problem = f"its temporary name {printable(self.part.name)} would take the input {printable(source)}"
-                self._refuse(problem, "output-is-input")
+            for left in cleared:
+                if _same(left, source) or _holds(left, source):
+                    problem = f"its temporary {printable(left.name)}, left by a killed run, is the input"
+                    self._refuse(f"{problem} {printable(source)}", "output-is-input")
+
+    def _leftovers(self) -> list[tuple[str, os.stat_result]]:
+        with Folder.open(self.path.parent) as folder:
+            return list(leftovers(folder, self.path.name))
 
     def _check_name(self) -> None:
         if self.folder and self.path.name.endswith(".safetensors"):
             self._refuse("the result is a folder of shards, and its name is a file's", "output-is-not-folder")
 
-    def _check_existing(self) -> None:
-        try:
-            mode = self.path.lstat().st_mode
-        except FileNotFoundError:
-            return
-        if stat.S_ISDIR(mode) and not self.folder:
-            self._refuse("it is a folder, and the result is a file", "output-is-folder")
-        if self.folder and not stat.S_ISDIR(mode):
-            self._refuse("it is no folder, and the result is one", "output-is-not-folder")
-        if not self.folder and not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
-            self._refuse("it is no file but a device, pipe or socket", "output-is-not-file")
-        if not self.force:
-            self._refuse("it exists; --force replaces it", "output-exists")
-        if self.folder:
-            self.check_replaceable()
+    def check_existing(self) -> frozenset[str] | None:
+        """Make sure that what stands at ``path`` may be replaced by the result.
 
-    def check_replaceable(self) -> None:
-        """Make sure that the folder at ``path`` holds one checkpoint, an index and its shards, or nothing.
+        Returns:
+            The names in a folder that may be removed with it; of a file none; None where nothing stands there.
 
         Raises:
             OSError: as the system says.
-            RefusedError: ``output-folder-foreign``: it holds something else, which would be lost.
+            RefusedError: ``output-exists``, ``output-is-folder``, ``output-is-not-file``, ``output-is-not-folder``,
+                ``output-folder-foreign``: it holds something that is no part of one checkpoint, and would be lost.
         """
+        try:
+            mode = self.path.lstat().st_mode
+        except FileNotFoundError:
+            return None
+        if self.folder and not stat.S_ISDIR(mode):
+            self._refuse("it is no folder, and the result is one", "output-is-not-folder")
+        if not self.folder:
+            self._check_kind(mode)
+        if not self.force:
+            self._refuse("it exists; --force replaces it", "output-exists")
+        return self._check_foreign() if self.folder else frozenset()
+
+    def _check_kind(self, mode: int) -> None:
+        what = "it"
+        if stat.S_ISLNK(mode):
+            what = "what it links to"
+            with contextlib.suppress(OSError):  # a link that leads nowhere, or to itself
+                mode = self.path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            self._refuse(f"{what} is a folder, and the result is a file", "output-is-folder")
+        if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
+            self._refuse(f"{what} is no file but a device, pipe or socket", "output-is-not-file")
+
+    def _check_foreign(self) -> frozenset[str]:
         entries = sorted(self.path.iterdir())
         ours = self._checkpoint_names() if entries else frozenset()
         for entry in entries:
             if entry.name not in ours or not stat.S_ISREG(entry.lstat().st_mode):
                 problem = f"it holds {printable(entry.name)}, which is no shard or index of it and would be lost"
                 self._refuse(problem, "output-folder-foreign")
+        return ours
 
     def _checkpoint_names(self) -> frozenset[str]:
         """The index that stands at ``path``, and the shards that it names; none of them where there is no index."""
@@ -121,20 +149,48 @@ class Destination:
         except RefusedError as error:
             self._refuse(f"it would be replaced, and holds no one checkpoint: {error}", "output-folder-foreign")
 
+    def _check_mount(self) -> None:
+        with Folder.open(self.path.parent) as folder:
+            if linux.is_mount_root(folder.descriptor, self.path.name):
+                self._refuse("it is mounted there, and what is mounted has no other name", "output-not-replaceable")
+
     def _check_room(self, needed: int) -> None:
-        status = os.statvfs(self.path.parent)
-        room = status.f_bavail * status.f_frsize + self._stale_bytes()
+        room = _free_bytes(self.path.parent)
+        if room is None:
+            return
+        room += sum(map(_disk_bytes, (self.path.with_name(name) for name, _ in self._leftovers())))
         if needed > room:
             self._refuse(f"needs {needed} bytes, its file system has {room} free", "no-room")
 
-    def _stale_bytes(self) -> int:
-        """What a killed run left and this one will remove."""
-        part = self.part
-        files = part.rglob("*") if part.is_dir() else (part,)
-        return sum(map(_disk_bytes, files))
-
     def _refuse(self, problem: str, code: str) -> NoReturn:
         raise cannot_write(self.path, problem, code)
+
+
+def _placed(path: str | os.PathLike[str]) -> Path:
+    try:
+        placed = place(path)
+        if placed.parent.is_dir():
+            return placed
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+    folder = Path(path).parent
+    raise cannot_write(Path(path), f"its folder {printable(folder)} does not exist", "output-folder-missing")
+
+
+def _free_bytes(folder: Path) -> int | None:
+    """How much may be written there; None where the file system does not tell."""
+    try:
+        status = os.statvfs(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+        return None
+    if not status.f_blocks:
+        return None
+    return (status.f_bavail if os.geteuid() else status.f_bfree) * status.f_frsize
 
 
 def cannot_write(path: Path, problem: str, code: str) -> RefusedError:
@@ -155,8 +211,9 @@ def _holds(folder: Path, source: Path) -> bool:
 
 
 def _disk_bytes(path: Path) -> int:
-    """What a file takes on disk; 0 where it has gone, as another run's may at any moment."""
+    """What a file, or a folder's files, take on disk; 0 of what has gone, as another run's may at any moment."""
     try:
-        return path.lstat().st_blocks * 512
-    except FileNotFoundError:
+        files = [path, *path.iterdir()] if path.is_dir() and not path.is_symlink() else [path]
+        return sum(file.lstat().st_blocks * 512 for file in files)
+    except (FileNotFoundError, PermissionError):
         return 0

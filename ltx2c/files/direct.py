@@ -8,9 +8,10 @@ size, so the bytes of a piece that do not fill a page are carried over and put i
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ltx2c.files.buffers import new_buffer
 from ltx2c.files.header import PAGE
@@ -27,6 +28,18 @@ class Digest(Protocol):
         """Take more bytes."""
 
 
+class EmptyFile(NamedTuple):
+    """A new file, open to be read and written. Whoever writes it closes it.
+
+    Attributes:
+        descriptor: of the file.
+        path: of the file in the end, for messages: it may stand under another name until then.
+    """
+
+    descriptor: int
+    path: Path
+
+
 class OutputFile:
     """A file being written front to back, its whole size known and reserved from the start.
 
@@ -37,8 +50,8 @@ class OutputFile:
         position: bytes appended so far.
     """
 
-    def __init__(self, path: Path, size: int, digest: Digest | None = None) -> None:
-        """Take over ``path``, which exists and is empty.
+    def __init__(self, file: EmptyFile, size: int, digest: Digest | None = None) -> None:
+        """Take over ``file``.
 
         Args:
             size: of the file in the end.
@@ -48,19 +61,20 @@ class OutputFile:
             OSError: as the system says, ENOSPC where ``size`` bytes do not fit.
         """
         self.position = 0
-        self._path = path
+        self._descriptor, self._path = file
         self._size = size
         self._digest = digest
         self._carried = b""
         self._first_page = new_buffer(PAGE)
         self._written = 0
         self._window = 0
-        self._descriptor, self._direct = _open_for_output(path)
+        self._direct = False
         try:
+            self._direct = _can_be_cut(self._descriptor) and _set_direct(self._descriptor, True)
             reserve(self._descriptor, size)
         except OSError as error:
             self.close()
-            error.filename = str(path)
+            error.filename = str(self._path)
             raise
 
     def append(self, buffer: memoryview, size: int) -> None:
@@ -81,7 +95,7 @@ class OutputFile:
         if self._digest is not None:
             self._digest.update(buffer[lead:end])
         if self.position == self._size:
-            whole = -(-end // PAGE) * PAGE
+            whole = -(-end // PAGE) * PAGE if self._direct else end
             buffer[end:whole] = bytes(whole - end)
         else:
             whole = end // PAGE * PAGE
@@ -124,9 +138,8 @@ class OutputFile:
 
     def _go_buffered(self) -> None:
         """Some file systems accept O_DIRECT at open and refuse a write, or write part of a page when nearly full."""
-        buffered = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
-        os.close(self._descriptor)
-        self._descriptor, self._direct = buffered, False
+        _set_direct(self._descriptor, False)
+        self._direct = False
 
     def _bound_dirty_pages(self, end: int) -> None:
         if end - self._window >= WINDOW_BYTES // 2:
@@ -138,8 +151,9 @@ class OutputFile:
     def finish(self) -> None:
         """Write the first page, cut the padding of the last, make the file durable, close it."""
         try:
-            self._write(self._first_page, 0)
-            os.ftruncate(self._descriptor, self._size)
+            self._write(self._first_page if self._direct else self._first_page[: self._size], 0)
+            if os.fstat(self._descriptor).st_size != self._size:
+                os.ftruncate(self._descriptor, self._size)
             os.fsync(self._descriptor)
         except OSError as error:
             error.filename = str(self._path)
@@ -154,19 +168,32 @@ class OutputFile:
             self._descriptor = -1
 
 
-def write_small_file(path: Path, content: bytes) -> None:
-    """Fill a file that exists, durably, in one go."""
-    with naming(path), path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+def write_small_file(file: EmptyFile, content: bytes) -> None:
+    """Fill a new file, durably, in one go."""
+    with naming(file.path), open(file.descriptor, "wb") as output:  # noqa: PTH123
+        output.write(content)
+        output.flush()
+        os.fsync(output.fileno())
 
 
-def _open_for_output(path: Path) -> tuple[int, bool]:
-    flags = os.O_WRONLY | os.O_CLOEXEC
+def _can_be_cut(descriptor: int) -> bool:
+    """Whether padding that is written behind a file's end can be cut off again: not on every network file system."""
     try:
-        return os.open(path, flags | os.O_DIRECT), True
+        os.ftruncate(descriptor, 0)
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+        return False
+    return True
+
+
+def _set_direct(descriptor: int, direct: bool) -> bool:
+    """Have output go around the page cache, or through it; whether the file system does."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~os.O_DIRECT
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT if direct else flags)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        return os.open(path, flags), False
+        return False
+    return True

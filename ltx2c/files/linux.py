@@ -1,17 +1,19 @@
-"""Three Linux system calls that Python does not offer, each with what to do where the system lacks it."""
+"""Linux system calls that Python does not offer."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
 import os
-from pathlib import Path
+import struct
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
-_AT_FDCWD = -100
+_AT_SYMLINK_NOFOLLOW = 0x100
+_STATX_ATTR_MOUNT_ROOT = 0x2000
+_STATX_BYTES = 256
 _SYNC_WAIT_BEFORE, _SYNC_WRITE, _SYNC_WAIT_AFTER = 1, 2, 4
 _UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
@@ -61,56 +63,32 @@ def _sync_file_range(descriptor: int, begin: int, end: int, flags: int) -> None:
             raise
 
 
-def rename_new(source: Path, target: Path) -> None:
-    """Rename a file or folder, failing where ``target`` exists.
+def rename_new(folder: int, source: str, target: str) -> None:
+    """Rename within an open folder, failing where ``target`` exists.
 
     Raises:
-        FileExistsError: ``target`` exists, whatever it is.
+        OSError: as the system says: EEXIST, or what it answers where it cannot do this in one step.
     """
+    _renameat2(folder, source, target, _RENAME_NOREPLACE)
+
+
+def exchange(folder: int, one: str, other: str) -> None:
+    """Let two names in an open folder swap what they stand for, in one step. Raises ``OSError`` as the system says."""
+    _renameat2(folder, one, other, _RENAME_EXCHANGE)
+
+
+def _renameat2(folder: int, source: str, target: str, flags: int) -> None:
+    here = ctypes.c_int(folder)
+    _call("renameat2", here, os.fsencode(source), here, os.fsencode(target), ctypes.c_uint(flags))
+
+
+def is_mount_root(folder: int, name: str) -> bool:
+    """Whether something is mounted at ``name`` in an open folder; False where the system cannot tell."""
+    status = ctypes.create_string_buffer(_STATX_BYTES)
+    flags = ctypes.c_int(_AT_SYMLINK_NOFOLLOW)
     try:
-        _renameat2(source, target, _RENAME_NOREPLACE)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        if error.errno not in _UNSUPPORTED:
-            raise
-        if source.is_dir():
-            if os.path.lexists(target):
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
-            source.rename(target)
-        else:
-            target.hardlink_to(source)
-            source.unlink()
-
-
-def exchange(first: Path, second: Path) -> None:
-    """Let two names swap what they stand for, in one step; where the system cannot, in three, undone if one fails.
-
-    A process killed between those leaves what ``second`` stood for beside it, under ``first``'s name with ``-old``.
-    """
-    try:
-        _renameat2(first, second, _RENAME_EXCHANGE)
-    except OSError as error:
-        if error.errno not in _UNSUPPORTED:
-            raise
-        _exchange_in_steps(first, second)
-
-
-def _exchange_in_steps(first: Path, second: Path) -> None:
-    aside = second.with_name(f"{first.name}-old")
-    second.rename(aside)
-    try:
-        first.rename(second)
-    except BaseException:
-        aside.rename(second)
-        raise
-    aside.rename(first)
-
-
-def _renameat2(source: Path, target: Path, flags: int) -> None:
-    here = ctypes.c_int(_AT_FDCWD)
-    try:
-        _call("renameat2", here, os.fsencode(source), here, os.fsencode(target), ctypes.c_uint(flags))
-    except OSError as error:
-        error.filename, error.filename2 = str(source), str(target)
-        raise
+        _call("statx", ctypes.c_int(folder), os.fsencode(name), flags, ctypes.c_uint(0), status)
+    except OSError:
+        return False
+    (attributes,) = struct.unpack_from("=Q", status, 8)
+    return bool(attributes & _STATX_ATTR_MOUNT_ROOT)

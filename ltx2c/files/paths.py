@@ -12,8 +12,10 @@ def as_path(given: str | os.PathLike[str]) -> Path:
     """``given`` as a path that the system can be asked about.
 
     Raises:
-        RefusedError: ``bad-path``: it holds a null character, or one that file names cannot be written in.
+        RefusedError: ``bad-path``: it is empty, holds a null character, or one that file names cannot be written in.
     """
+    if not os.fspath(given):
+        raise RefusedError("an empty path names no file", code="bad-path")
     path = Path(given)
     try:
         writable = b"\0" not in os.fsencode(path)
@@ -22,3 +24,25 @@ def as_path(given: str | os.PathLike[str]) -> Path:
     if not writable:
         raise RefusedError(f"{printable(path)}: no file can have such a name", code="bad-path")
     return path
+
+
+def means_folder(given: str | os.PathLike[str]) -> bool:
+    """Whether a path can only be a folder's: it ends in a slash, ``.`` or ``..``."""
+    return os.path.basename(os.fspath(given)) in ("", ".", "..")  # noqa: PTH119  (a Path has lost the slash)
+
+
+def place(given: str | os.PathLike[str]) -> Path:
+    """Where a result is to stand: its folder as the system finds it, links and ``..`` resolved; the last name kept.
+
+    Raises:
+        OSError: as the system says, FileNotFoundError where a folder on the way is missing.
+        RefusedError: ``bad-path``: as ``as_path``, or there is no name to write under, as in ``/``.
+    """
+    path = as_path(given)
+    if path.name in ("", ".."):
+        found = Path(os.path.realpath(path, strict=True))
+    else:
+        found = Path(os.path.realpath(path.parent, strict=True)) / path.name
+    if not found.name:
+        raise RefusedError(f"{printable(path)}: a result needs a name of its own", code="bad-path")
+    return found

@@ -1,165 +1,336 @@
-"""A result in the making: under a temporary name beside its destination, put in place in one step or removed."""
+"""A result in the making: under a temporary name beside its destination, put in place in one step or removed.
+
+What can stand against that is found out while nothing but the temporary has been made: see ``stage``.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
-import shutil
+import random
+import time
 from collections.abc import Iterator
-from pathlib import Path
 
+from ltx2c.errors import RefusedError, printable
 from ltx2c.files.destination import Destination, cannot_write
-from ltx2c.files.linux import exchange, rename_new
+from ltx2c.files.direct import EmptyFile
+from ltx2c.files.folder import Folder, unchanged
+from ltx2c.files.leftovers import clear_leftovers
+from ltx2c.files.probing import Ways, find_ways
+from ltx2c.files.publishing import Way
+from ltx2c.files.standing import Standing, keep_aside
+from ltx2c.files.temporaries import Temporary, change_mode, create
 
-# What file systems without locks answer (NFS, FUSE). Better no protection against a second run than no run.
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_ATTEMPTS = 5
+_PAUSE = (0.01, 0.05)  # seconds; long enough for a run that only tries what can be done to be gone
 
 
 @contextlib.contextmanager
 def stage(destination: Destination) -> Iterator[Staged]:
-    """Take the temporary name for the length of the block, and remove what stands there unless it was published.
+    """Make a temporary for the length of the block, and remove it unless it was published.
+
+    Whether the result can be put in place in the end is tried first, with the temporary itself.
+
+    Raises:
+        OSError: as the system says: the folder cannot be written, its disk is full.
+        RefusedError: ``output-busy``, where another run is writing to this destination; ``output-no-rename``,
+            ``output-only-sequential``, ``output-not-replaceable``, where the end would fail; ``output-exists``.
+    """
+    with _about(destination):
+        folder = Folder.open(destination.path.parent)
+    with folder:
+        staged = Staged(destination, folder)
+        try:
+            with _about(destination):
+                staged.begin()
+            yield staged
+        finally:
+            try:
+                staged.discard()
+            except BaseException:  # a second Ctrl-C
+                staged.discard()
+                raise
+
+
+def rehearse(destination: Destination) -> tuple[str, ...]:
+    """Find out, and leave nothing, whether a result can be put in place; what a person should know of it.
+
+    Raises as ``stage`` does.
+    """
+    with stage(destination) as staged:
+        return staged.notes
+
+
+def publish(*results: Staged) -> None:
+    """Put results in place, durably; all of them, or where one fails none. Their files must be durable already.
+
+    Of results that replace others this holds where the file system can exchange names.
 
     Raises:
         OSError: as the system says.
-        RefusedError: ``output-busy``, where another run is writing to this destination.
+        RefusedError: ``output-exists``, where something has appeared there meanwhile; ``output-lost``, where the
+            temporary is not the run's own any more.
     """
-    staged = Staged(destination, *_locked_part(destination))
-    try:
-        yield staged
-    finally:
-        staged.discard()
-
-
-def _locked_part(destination: Destination) -> tuple[int, int]:
-    """A lock on an empty temporary, and how many bytes a killed run had left in it."""
-    part, stale = destination.part, 0
-    while True:
-        with contextlib.suppress(FileExistsError):
-            part.mkdir() if destination.folder else part.touch(exist_ok=False)
-        with contextlib.suppress(FileNotFoundError):  # the run that held it has ended since
-            flags = os.O_RDONLY if part.is_dir() else os.O_RDWR
-            lock = os.open(part, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-            try:
-                _lock(destination, lock)
-                if _is_at(lock, part):
-                    stale += _emptied(part)
-                    if part.is_dir() == destination.folder:
-                        return lock, stale
-                    _remove(part)
-            except BaseException:
-                os.close(lock)
-                raise
-            os.close(lock)
-
-
-def _lock(destination: Destination, descriptor: int) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise cannot_write(destination.path, "another run is writing to it", "output-busy") from None
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            error.filename = str(destination.part)
-            raise
+    with contextlib.ExitStack() as placed:
+        for result in results:
+            placed.callback(result.withdraw)
+            result.place()
+        placed.pop_all()
+    for result in results:
+        result.settle()
 
 
 class Staged:
     """A result in the making, under its temporary name.
 
     Attributes:
-        stale_bytes: how much a run that was killed had left under that name; 0 where there was nothing.
-        unremoved: once published, why the folder that was replaced could not be removed; None where it was.
+        notes: what a person should know, one line each; of the end once it is published.
     """
 
-    def __init__(self, destination: Destination, lock: int, stale_bytes: int) -> None:
-        self.stale_bytes = stale_bytes
-        self.unremoved: OSError | None = None
+    def __init__(self, destination: Destination, folder: Folder) -> None:
+        self.notes: tuple[str, ...] = ()
         self._destination = destination
-        self._lock = lock
+        self._folder = folder
+        self._out = destination.path.name
+        self._temporaries: list[Temporary] = []
+        self._temporary = self._new_temporary(is_folder=destination.folder)
+        self._standing: Standing | None = None
+        self._ways: Ways | None = None
+        self._way: Way | None = None
+        self._files: dict[str, os.stat_result | None] = {}  # of a folder; None until they are complete
+        self._open = -1  # the last of them
 
-    def file(self, name: str) -> Path:
-        """The path of an empty file to write: the temporary itself, or ``name`` in it where it is a folder."""
-        if not self._destination.folder:
-            return self._destination.part
-        path = self._destination.part / name
-        path.touch()
-        return path
+    def _new_temporary(self, *, is_folder: bool) -> Temporary:
+        self._temporaries.append(Temporary(self._folder, self._out, is_folder=is_folder))
+        return self._temporaries[-1]
 
-    def publish(self) -> None:
-        """Put the result in place, durably. Its files must have been made durable before.
+    def begin(self) -> None:
+        """Make the temporary, clear what killed runs left, find the way to publish. Raises as ``stage`` does."""
+        for _ in range(_ATTEMPTS):
+            try:
+                self._begin()
+                return
+            except BlockingIOError:
+                self.discard()
+                time.sleep(random.uniform(*_PAUSE))  # two runs that began at once do not go on at once
+        raise cannot_write(self._destination.path, "another run is writing to it", "output-busy")
+
+    def _begin(self) -> None:
+        is_folder = self._destination.folder
+        scratch, opposite = self._new_temporary(is_folder=False), self._new_temporary(is_folder=not is_folder)
+        self._temporary = self._new_temporary(is_folder=is_folder)
+        scratch.make(0o600)
+        owner = scratch.status().st_uid  # as this file system calls the user
+        cleared = clear_leftovers(self._folder, self._out, owner=owner, own=self._names)
+        self._look(owner)
+        self._make(owner)
+        self._ways = find_ways(
+            self._destination,
+            self._folder,
+            self._temporary,
+            scratch=scratch,
+            opposite=opposite,
+            standing=self._standing,
+        )
+        cleared += clear_leftovers(self._folder, self._out, owner=owner, own=self._names)
+        for tried in (scratch, opposite):
+            _drop(tried)
+        self.notes = tuple(self._beginning_notes(cleared, self._ways))
+
+    @property
+    def _names(self) -> set[str]:
+        return {name for temporary in self._temporaries for name in temporary.names}
+
+    def _look(self, owner: int) -> None:
+        """At what stands there: again, as a killed run's may have got its name back."""
+        checked = self._destination.check_existing()
+        if checked is not None:
+            self._standing = Standing(self._folder, self._out, checked)
+            if self._standing.owner != owner:  # who may change what becomes ours is not for others to say
+                self._standing.mode &= 0o755
+                self._standing.folder_mode &= 0o755
+
+    def _make(self, owner: int) -> None:
+        self._temporary.make(self._mode)
+        made = self._temporary.status()
+        if made.st_uid != owner:  # a folder is made and opened in two steps
+            raise self._lost("another's folder took its place")
+        if self._standing is not None and not self._destination.folder:
+            change_mode(self._temporary.descriptor, self._mode)
+
+    @property
+    def _mode(self) -> int:
+        return 0o666 if self._standing is None else self._standing.mode
+
+    def _beginning_notes(self, cleared: int, ways: Ways) -> Iterator[str]:
+        if cleared:
+            yield f"removed {cleared} bytes that an earlier run, killed before it was done, had left"
+        if self._temporary.unlocked is not None:
+            reason = self._temporary.unlocked.strerror
+            yield f"the file system has no locks ({reason}): a second run to the same output would not be noticed"
+        way = ways.create if self._standing is None or ways.replace is None else ways.replace
+        if way.note:
+            yield way.note
+
+    def file(self, name: str) -> EmptyFile:
+        """An empty file to write and close: the temporary itself, or ``name`` in it where it is a folder.
 
         Raises:
             OSError: as the system says.
-            RefusedError: ``output-exists``, where something has appeared there meanwhile; ``output-folder-foreign``,
-                where it has in the folder that is to be replaced.
         """
-        part, path = self._destination.part, self._destination.path
-        replaced = False
-        if self._destination.folder:
-            _sync_folder(part)
-        try:
-            if not self._destination.force:
-                rename_new(part, path)
-            elif self._destination.folder and path.exists():
-                self._destination.check_replaceable()  # again: what is lost is what stands there now
-                exchange(part, path)
-                replaced = True
-            else:
-                part.replace(path)
-        except FileExistsError:
-            raise cannot_write(path, "it appeared while the result was made", "output-exists") from None
-        _sync_folder(path.parent)
-        if replaced:
-            self._remove_replaced()
+        if not self._destination.folder:
+            return EmptyFile(os.dup(self._temporary.descriptor), self._destination.path)
+        path = self._destination.path / name
+        self._complete_file()
+        with _about(self._destination):
+            self._files[name] = None
+            try:
+                self._open = create(self._inner(), name, self._mode)
+            except FileExistsError:  # whose that is, nobody knows
+                del self._files[name]
+                raise
+            if self._standing is not None:
+                change_mode(self._open, self._mode)
+        return EmptyFile(os.dup(self._open), path)
 
-    def _remove_replaced(self) -> None:
-        """Remove the folder that the result has changed places with. The result stands, whatever becomes of that."""
+    def _inner(self) -> Folder:
+        """The temporary as a folder. Its descriptor stays the temporary's."""
+        return Folder(self._temporary.descriptor, self._destination.path)
+
+    def _complete_file(self) -> None:
+        """Remember the last file as it was written."""
+        if self._open >= 0:
+            self._files[list(self._files)[-1]] = os.fstat(self._open)
+            descriptor, self._open = self._open, -1
+            os.close(descriptor)
+
+    def place(self) -> None:
+        """Give the temporary the result's name. Raises as ``publish`` does."""
+        assert self._ways is not None
+        with _about(self._destination):
+            self._complete_file()
+            self._check_own()
+            if self._destination.folder:
+                self._finish_folder()
+            if self._standing is not None and self._ways.replace is not None and self._standing.is_at(self._out):
+                self._standing.lock()
+                self._way = self._ways.replace
+            else:
+                self._make_way()
+                self._way = self._ways.create
+            try:
+                self._way.move(self._folder, self._temporary.name, self._out)
+            except FileExistsError:
+                raise self._appeared() from None
+
+    def _check_own(self) -> None:
+        if not self._temporary.is_own():
+            raise self._lost("its temporary was removed or replaced")
+        if self._destination.folder:
+            inner = self._inner()
+            for name in inner.names():
+                written, found = self._files.get(name), inner.status(name)
+                if written is None or found is None or not unchanged(written, found):
+                    raise self._lost(f"{printable(name)} in its temporary folder is not what this run wrote")
+            if len(inner.names()) != len(self._files):
+                raise self._lost("a file in its temporary folder was removed")
+
+    def _finish_folder(self) -> None:
+        mode = self._temporary.mode
+        change_mode(self._temporary.descriptor, mode if self._standing is None else self._kept_folder_mode(mode))
+        with _unless_unknown():
+            os.fsync(self._temporary.descriptor)
+
+    def _kept_folder_mode(self, mode: int) -> int:
+        assert self._standing is not None
+        return self._standing.folder_mode & 0o777 | mode & 0o2000
+
+    def _make_way(self) -> None:
+        """Move aside what has appeared where the result goes, if that is to be replaced at all."""
+        if self._folder.status(self._out) is not None:
+            if not self._destination.force:
+                raise self._appeared()
+            self.notes += (keep_aside(self._folder, self._out),)
+
+    def withdraw(self) -> None:
+        """Take the result back, where that can be done: what stood there before stands there again."""
+        with contextlib.suppress(OSError):
+            if self._way is not None and self._temporary.is_at(self._out):
+                if self._way.swaps:
+                    self._way.move(self._folder, self._temporary.name, self._out)
+                elif self._temporary.is_at(self._temporary.name):  # linked, and not renamed
+                    self._folder.unlink(self._out)
+                elif not self._way.replaces:
+                    self._folder.rename(self._out, self._temporary.name)
+
+    def settle(self) -> None:
+        """Make the result's name durable, and remove what it replaced. The result stands, whatever becomes of that."""
         try:
-            shutil.rmtree(self._destination.part)
+            with _unless_unknown():
+                self._folder.sync()
         except OSError as error:
-            self.unremoved = error
+            where = printable(self._folder.path)
+            self.notes += (f"the result is in place, but its name may not be durable: {where}: {error.strerror}",)
+        if note := self._remove_replaced():
+            self.notes += (note,)
+
+    def _remove_replaced(self) -> str:
+        if self._standing is None or self._way is None or not self._way.swaps:
+            return ""
+        return "" if self._temporary.is_at(self._temporary.name) else self._standing.remove(self._temporary.name)
 
     def discard(self) -> None:
-        """Remove what was not published, and let go of the lock."""
-        try:
-            if _is_at(self._lock, self._destination.part):
-                _remove(self._destination.part)
-        finally:
-            os.close(self._lock)
+        """Remove what was not published and what it replaced, and let go of the lock; again does nothing."""
+        with contextlib.suppress(OSError):
+            self._complete_file()
+        with contextlib.suppress(OSError):  # what stopped the run is what has to be told
+            self._remove_replaced()
+        with contextlib.suppress(OSError):
+            self._remove_files()
+        for temporary in self._temporaries:
+            _drop(temporary)
+        self._temporaries.clear()
+        if self._standing is not None:
+            self._standing.close()
+            self._standing = None
+
+    def _remove_files(self) -> None:
+        if self._temporary.descriptor >= 0 and not self._temporary.is_at(self._out):
+            for name in self._files:
+                with contextlib.suppress(FileNotFoundError):
+                    self._inner().unlink(name)
+
+    def _appeared(self) -> RefusedError:
+        return cannot_write(self._destination.path, "it appeared while the result was made", "output-exists")
+
+    def _lost(self, problem: str) -> RefusedError:
+        return cannot_write(self._destination.path, f"{problem} while the result was made", "output-lost")
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
+def _drop(temporary: Temporary) -> None:
+    with contextlib.suppress(OSError):
+        temporary.discard()
+    temporary.close()
+
+
+@contextlib.contextmanager
+def _about(destination: Destination) -> Iterator[None]:
+    """Let an ``OSError`` from the block name the result and not a temporary of it."""
     try:
-        return os.path.samestat(os.fstat(descriptor), path.lstat())
-    except FileNotFoundError:
-        return False
-
-
-def _emptied(path: Path) -> int:
-    """Empty a file or folder; how many bytes it held."""
-    if not path.is_dir():
-        size = path.stat().st_size
-        os.truncate(path, 0)
-        return size
-    size = sum(file.lstat().st_size for file in path.iterdir())
-    for file in path.iterdir():
-        _remove(file)
-    return size
-
-
-def _remove(path: Path) -> None:
-    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
+        yield
+    except BlockingIOError:
+        raise
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that has no such thing
-            error.filename = str(path)
+        error.filename, error.filename2 = str(destination.path), None
+        raise
+
+
+@contextlib.contextmanager
+def _unless_unknown() -> Iterator[None]:
+    """A file system that has no such thing as making names durable is no error."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EINVAL:
             raise
-    finally:
-        os.close(descriptor)

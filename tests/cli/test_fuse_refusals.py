@@ -165,3 +165,10 @@ def test_infinite_results_can_be_allowed(tmp_path: Path, capsys: pytest.CaptureF
 
     assert main(case.command()) == 0
     assert json.loads(capsys.readouterr().out)["nonfinite"]
+
+
+@pytest.mark.parametrize("words", [["", "--lora", "x"], ["x", "--lora", ""], ["x", "--lora", "", "0.5"]])
+def test_an_empty_path_is_not_the_current_folder(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fuse", *words, "-o", "out"]) == 2
+    assert main(["fuse", "x", "--lora", "x", "-o", ""]) == 2
+    assert capsys.readouterr().err.count("an empty path names no file") == 2

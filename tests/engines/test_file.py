@@ -21,6 +21,7 @@ from ltx2c.engines import blocks
 from ltx2c.engines import file as engine
 from ltx2c.errors import RefusedError
 from ltx2c.files import Checkpoint, TensorFile
+from ltx2c.files.folder import Folder
 from ltx2c.progress import Progress
 
 
@@ -339,12 +340,13 @@ def test_a_replaced_folder_that_cannot_be_removed_is_a_note(tmp_path: Path, monk
     folder = sharded(tmp_path / "base", base)
     ltx2c.fuse_checkpoint(folder, adapters, tmp_path / "out")
 
-    def failing(path: Path) -> None:
-        raise PermissionError(errno.EPERM, "not permitted", str(path))
+    def failing(self: Folder, name: str) -> None:
+        raise PermissionError(errno.EPERM, "not permitted", name)
 
-    monkeypatch.setattr(shutil, "rmtree", failing)
+    monkeypatch.setattr(Folder, "rmdir", failing)
     report = ltx2c.fuse_checkpoint(folder, adapters, tmp_path / "out", force=True)
-    assert "the result is in place" in report.notes[-1] and ".out.ltx2c-part" in report.notes[-1]
+    (kept,) = tmp_path.glob("out.kept-*")
+    assert "the result is in place" in report.notes[-1] and kept.name in report.notes[-1]
 
 
 def test_blocks_are_fused_with_all_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,3 +375,20 @@ def test_a_kernel_that_is_not_there_is_refused_before_anything_is_written(
     monkeypatch.setattr(kernels, "selected", unknown)
     with refused("unknown-kernel"):
         ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out")
+
+
+@pytest.mark.parametrize("given", ["folder", "index"])
+def test_an_adapters_index_is_an_input_too(given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base, ((lora, _), _), _ = small_model(tmp_path)
+    folder = sharded(tmp_path / "lora", lora)
+    index = folder / "model.safetensors.index.json"
+    before = everything(tmp_path)
+    assert forced(base, folder if given == "folder" else index, index) == 2
+    assert "is the input" in capsys.readouterr().err and everything(tmp_path) == before
+
+
+def test_an_index_of_the_base_is_an_input_too(tmp_path: Path) -> None:
+    base, adapters, _ = small_model(tmp_path)
+    folder = sharded(tmp_path / "base", base)
+    with refused("output-is-input", "index.json"):
+        ltx2c.fuse_checkpoint(folder, adapters, folder / "model.safetensors.index.json", force=True)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from destinations import empty_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,8 +19,7 @@ SHM = Path("/dev/shm")  # tmpfs: refuses O_DIRECT on most kernels
 
 
 def write(path: Path, pieces: list[bytes]) -> None:
-    path.touch()
-    output = OutputFile(path, sum(map(len, pieces)))
+    output = OutputFile(empty_file(path), sum(map(len, pieces)))
     buffer = new_buffer(3 * PAGE + max(map(len, pieces), default=0))
     for piece in pieces:
         lead = output.position % PAGE
@@ -43,7 +43,7 @@ def test_pieces_of_any_size_come_out_one_behind_the_other(
     pieces = random_pieces(sizes)
     with pytest.MonkeyPatch.context() as patch:
         if refused:
-            patch.setattr(direct, "_open_for_output", lambda path: (os.open(path, os.O_WRONLY), False))
+            patch.setattr(direct, "_set_direct", lambda descriptor, on: False)
         write(path, pieces)
     assert path.read_bytes() == b"".join(pieces)
 
@@ -51,9 +51,8 @@ def test_pieces_of_any_size_come_out_one_behind_the_other(
 @pytest.mark.parametrize("sizes", [[10], [5000], [3000, 3000, 20_000]])
 def test_the_first_page_comes_last(sizes: list[int], tmp_path: Path) -> None:
     path = tmp_path / "file"
-    path.touch()
     pieces = [b"\xaa" * size for size in sizes]
-    output = OutputFile(path, sum(sizes))
+    output = OutputFile(empty_file(path), sum(sizes))
     buffer = new_buffer(10 * PAGE)
     for piece in pieces:
         lead = output.position % PAGE
@@ -67,11 +66,11 @@ def test_the_first_page_comes_last(sizes: list[int], tmp_path: Path) -> None:
 
 def test_here_output_is_direct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the tests above would show nothing. Where the temporary folder refuses O_DIRECT, say so loudly."""
-    seen: list[tuple[int, bool]] = []
-    opened = direct._open_for_output
-    monkeypatch.setattr(direct, "_open_for_output", lambda path: seen.append(opened(path)) or seen[-1])
+    seen: list[bool] = []
+    set_direct = direct._set_direct
+    monkeypatch.setattr(direct, "_set_direct", lambda *words: seen.append(set_direct(*words)) or seen[-1])
     write(tmp_path / "file", random_pieces([100_000]))
-    assert seen[0][1], f"{tmp_path} is on a file system without O_DIRECT: set TMPDIR elsewhere"
+    assert seen[0], f"{tmp_path} is on a file system without O_DIRECT: set TMPDIR elsewhere"
 
 
 def test_a_file_on_tmpfs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +131,7 @@ def test_buffered_output_never_leaves_more_than_a_window_dirty(tmp_path: Path, m
     started: list[tuple[int, int]] = []
     finished: list[tuple[int, int]] = []
     monkeypatch.setattr(direct, "WINDOW_BYTES", 100_000)
-    monkeypatch.setattr(direct, "_open_for_output", lambda path: (os.open(path, os.O_WRONLY), False))
+    monkeypatch.setattr(direct, "_set_direct", lambda descriptor, on: False)
     monkeypatch.setattr(direct, "start_writeback", lambda fd, begin, end: started.append((begin, end)))
     monkeypatch.setattr(direct, "finish_writeback", lambda fd, begin, end: finished.append((begin, end)))
     write(tmp_path / "file", random_pieces([40_960] * 20))
@@ -147,5 +146,5 @@ def test_a_small_file_that_does_not_fit_is_named(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError) as caught:
-        direct.write_small_file(tmp_path / "index.json", b"{}")
+        direct.write_small_file(empty_file(tmp_path / "index.json"), b"{}")
     assert caught.value.filename == str(tmp_path / "index.json")
