@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ltx2c.arrays import Array
+from ltx2c.rectangles import Rectangle, first_race, spread
 
 # NumPy's measure of work for one question. Slices of one array take a few steps; what takes more counts as shared.
 _MOST_WORK = 10_000
+_WHOLE_MEMORY = 1 << 62
 
 
 class Use(NamedTuple):
@@ -43,26 +45,69 @@ def shares_memory(one: Array, other: Array) -> bool:
 
 
 def find_race(uses: Iterable[Use]) -> tuple[Use, Use] | None:
-    """A use that writes and one of another job that shares a byte with it, or None.
+    """A use that writes and one of another job that shares a byte with it, or None. For slices of matrices n log n."""
+    for group in _by_address(use for use in uses if use.array.size):
+        if len({use.job for use in group}) > 1 and any(use.written for use in group):
+            race = _race_among(group)
+            if race:
+                return race
+    return None
 
-    Walks the arrays by address and compares each with those that have not ended where it begins.
-    """
-    spans = sorted(((*_span(use.array), use) for use in uses if use.array.size), key=lambda span: span[:2])
+
+def _by_address(uses: Iterable[Use]) -> Iterator[list[Use]]:
+    """Uses whose byte spans touch, directly or by others between them."""
+    spans = sorted(((*_span(use.array), number, use) for number, use in enumerate(uses)), key=lambda span: span[:3])
+    group: list[Use] = []
+    reached = 0
+    for low, high, _, use in spans:
+        if group and low >= reached:
+            yield group
+            group = []
+        group.append(use)
+        reached = max(reached, high) if len(group) > 1 else high
+    if group:
+        yield group
+
+
+def _race_among(uses: Sequence[Use]) -> tuple[Use, Use] | None:
+    matrices = [_rows(use.array) for use in uses]
+    pitches = {abs(matrix.strides[0]) for matrix in matrices if len(matrix) > 1}
+    pitch = pitches.pop() if pitches else _WHOLE_MEMORY
+    if pitches or any(matrix.strides[1] != matrix.itemsize or _wide(matrix, pitch) for matrix in matrices):
+        return _race_pair_by_pair(uses)
+    race = first_race(
+        [
+            Rectangle(*place, number, use.job, use.written)
+            for number, (use, matrix) in enumerate(zip(uses, matrices, strict=True))
+            for place in spread(_span(matrix)[0], matrix.shape[1] * matrix.itemsize, len(matrix), pitch)
+        ]
+    )
+    return race and (uses[race[0]], uses[race[1]])
+
+
+def _rows(array: Array) -> Array:
+    """The matrix, or its transpose where that has adjacent elements in its rows."""
+    return array.T if array.strides[1] != array.itemsize and array.strides[0] == array.itemsize else array
+
+
+def _wide(matrix: Array, pitch: int) -> bool:
+    return len(matrix) > 1 and matrix.shape[1] * matrix.itemsize > pitch
+
+
+def _race_pair_by_pair(uses: Sequence[Use]) -> tuple[Use, Use] | None:
+    """The same for arrays of any strides: each is compared with those that have not ended where it begins."""
+    spans = sorted(((*_span(use.array), number, use) for number, use in enumerate(uses)), key=lambda span: span[:3])
     open_uses: dict[bool, list[tuple[int, int, Use]]] = {False: [], True: []}  # by written: heaps of (end, number, use)
-    for number, (low, high, use) in enumerate(spans):
+    for low, high, number, use in spans:
         for heap in open_uses.values():
             while heap and heap[0][0] <= low:
                 heapq.heappop(heap)
         others = open_uses[True] + open_uses[False] if use.written else open_uses[True]
-        found = _first_sharing(use, [other for _, _, other in others])
-        if found:
-            return (use, found) if use.written else (found, use)
+        for _, _, other in others:
+            if use.job != other.job and shares_memory(use.array, other.array):
+                return (use, other) if use.written else (other, use)
         heapq.heappush(open_uses[use.written], (high, number, use))
     return None
-
-
-def _first_sharing(use: Use, others: Sequence[Use]) -> Use | None:
-    return next((o for o in others if o.job != use.job and shares_memory(use.array, o.array)), None)
 
 
 def _span(array: Array) -> tuple[int, int]:
