@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ltx2c import kernels
 from ltx2c.arrays import KERNEL_DTYPES, Array, as_array, empty_like, mark_written
+from ltx2c.crew import current_stop
 from ltx2c.errors import RefusedError
 from ltx2c.overlaps import Use, find_race, same_memory, shares_memory
 from ltx2c.strength import check_strength
@@ -17,7 +18,7 @@ from ltx2c.threads import resolve_threads
 
 Term = tuple[Array, Array, float]
 
-# Work between two looks for Ctrl-C: about a second on two cores with AVX512_BF16, minutes for the serial kernel.
+# About a second on two cores with AVX512_BF16. It bounds what is held at once; kernels look for Ctrl-C more often.
 _BATCH_MACS = 200_000_000_000
 
 
@@ -87,8 +88,8 @@ def fuse_tensors(
 def fuse_jobs(jobs: Iterable[Job], *, threads: int | None = None) -> list[int]:
     """What engines call: jobs of NumPy arrays that fit each other (the plan saw to that).
 
-    Jobs are taken from the iterable batch by batch, and Ctrl-C is noticed in between: after about a second on two cores
-    with AVX512_BF16, after minutes on a CPU that has only the serial kernel.
+    Jobs are taken from the iterable batch by batch. Ctrl-C is noticed within a tenth of a second, and leaves the
+    outs of a batch that is being computed unfinished.
 
     Returns:
         Per job, how many values of the result are inf or NaN where the weight's value was finite.
@@ -125,7 +126,7 @@ def _run(jobs: list[Job], kernel: str, threads: int) -> list[int]:
     for weight, terms, out in jobs:
         if not terms and out is not weight:
             out[...] = weight
-    counts = iter(structures.run(kernel, threads))
+    counts = iter(structures.run(kernel, threads, current_stop()))
     return [next(counts) if job.terms and job.weight.size else 0 for job in jobs]
 
 

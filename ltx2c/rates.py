@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
 import numpy as np
 
+from ltx2c.crew import Crew
 from ltx2c.fusion import Job, fuse_jobs
 from ltx2c.plan.cost import Rates
 from ltx2c.threads import resolve_threads
@@ -36,8 +36,8 @@ def _measured(threads: int) -> Rates:
     source, target = np.ones(_COPY_BYTES, np.uint8), np.ones(_COPY_BYTES, np.uint8)
     fusing = _best(lambda: fuse_jobs([Job(weight, [(a, b, 0.5)], weight)], threads=threads))
     parts = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))
-    with ThreadPoolExecutor(threads) as pool:
-        copying = _best(lambda: list(pool.map(lambda part: np.copyto(*part), parts)))
+    with Crew(threads, "ltx2c-copy") as crew:
+        copying = _best(lambda: [copy.result() for copy in [crew.submit(np.copyto, *part) for part in parts]])
     return Rates(flops=2 * _OUT * _RANK * _IN / fusing, bytes=_COPY_BYTES / copying)
 
 

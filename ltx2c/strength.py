@@ -6,9 +6,11 @@ import math
 import numbers
 
 import ml_dtypes
-import numpy as np
 
 from ltx2c.errors import RefusedError, printable
+
+# The least double that rounds to an infinite float32. Compared, not rounded: how the calling thread rounds is its own.
+_BEYOND_FLOAT32 = float.fromhex("0x1.ffffffp127")
 
 
 def check_strength(strength: object, whose: object) -> float:
@@ -26,9 +28,8 @@ def check_strength(strength: object, whose: object) -> float:
             value = float(strength)
         except OverflowError:  # a whole number beyond double's range
             value = math.inf
-        with np.errstate(over="ignore"):
-            if math.isfinite(np.float32(value)):
-                return value
+        if abs(value) < _BEYOND_FLOAT32:
+            return value
     raise RefusedError(
         f"{printable(whose)}: strength {printable(strength)} is not a finite float32 number", code="bad-strength"
     )

@@ -5,12 +5,23 @@ from __future__ import annotations
 import math
 import operator
 import os
+import time
 from pathlib import Path
+from typing import NamedTuple
 
+from ltx2c import kernels
 from ltx2c.errors import RefusedError, printable
 
 # More than any machine has, and far below what OpenMP's runtimes end the process for.
 MOST_THREADS = 4096
+
+_MANY_DIGITS = 10
+
+# What makes OpenMP bind each thread to a CPU.
+_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
+
+# Seconds for which a quota is believed: reading it takes longer than fusing a small weight.
+_QUOTA_SECONDS = 1.0
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
@@ -41,21 +52,42 @@ def limits() -> dict[str, int]:
     found = {
         "OMP_NUM_THREADS": _from_openmp(),
         "affinity mask": _from_affinity(),
-        "cgroup CPU quota": _from_cgroup(),
+        "cgroup CPU quota": _recent_quota(),
     }
     return {name: count for name, count in found.items() if count}
 
 
 def _from_affinity() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if any(name in os.environ for name in _BINDING):  # the calling thread may be bound to one CPU of the process's
+        return max(own, kernels.processors())
+    return own
 
 
 def _from_openmp() -> int | None:
     """``OMP_NUM_THREADS`` as OpenMP reads it: the first of a comma-separated list; anything else is ignored."""
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return int(first) if first.isdecimal() else None
+    if not (first.isascii() and first.isdecimal()):
+        return None
+    return int(first) if len(first) < _MANY_DIGITS else MOST_THREADS
+
+
+def _recent_quota() -> int | None:
+    """As ``_from_cgroup``, asked at most once a second in each process."""
+    global _known
+    now = time.monotonic()
+    if _known is None or _known.process != os.getpid() or now >= _known.until:
+        _known = _Known(os.getpid(), now + _QUOTA_SECONDS, _from_cgroup())
+    return _known.quota
+
+
+class _Known(NamedTuple):
+    process: int
+    until: float
+    quota: int | None
+
+
+_known: _Known | None = None
 
 
 def _from_cgroup() -> int | None:

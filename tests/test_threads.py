@@ -16,6 +16,7 @@ def machine(monkeypatch, tmp_path):
     """A machine of 8 CPUs without a quota, whose files can be written."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(threads, "_known", None)
     monkeypatch.setattr(threads, "_CGROUPS", tmp_path / "cgroup")
     monkeypatch.setattr(threads, "_MEMBERSHIP", tmp_path / "membership")
     return tmp_path
@@ -43,7 +44,19 @@ def test_the_affinity_mask_is_the_default(machine):
 
 
 @pytest.mark.parametrize(
-    ("setting", "expected"), [("3", 3), ("2,4", 2), (" 5 ", 5), ("99", 8), ("0", 8), ("many", 8), ("", 8), ("-2", 8)]
+    ("setting", "expected"),
+    [
+        ("3", 3),
+        ("2,4", 2),
+        (" 5 ", 5),
+        ("99", 8),
+        ("0", 8),
+        ("many", 8),
+        ("", 8),
+        ("-2", 8),
+        ("9" * 5000, 8),
+        ("\u0663", 8),
+    ],
 )
 def test_openmps_variable(machine, monkeypatch, setting, expected):
     monkeypatch.setenv("OMP_NUM_THREADS", setting)

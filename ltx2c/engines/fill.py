@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import NamedTuple
 
 from ltx2c.adapters.deltas import LoadedDelta
+from ltx2c.crew import Crew
 from ltx2c.engines.slot import Slot
 from ltx2c.fusion import Job, fuse_jobs
 from ltx2c.plan import Deltas
@@ -56,7 +57,7 @@ def carry_out(
     nonfinite: dict[str, int] = {}
     ahead: deque[tuple[list[_Item], Future[list[Job]]]] = deque()
     reader_count = min(threads, _MOST_READERS)
-    with ThreadPoolExecutor(reader_count, thread_name_prefix="ltx2c-read") as readers:
+    with Crew(reader_count, "ltx2c-read") as readers:
         try:
             for batch in _batches(change, slots):
                 contents.update((item.key, None) for item in batch)
@@ -66,7 +67,7 @@ def carry_out(
             while ahead:
                 nonfinite |= _finish(*ahead.popleft(), contents, threads)
         finally:
-            readers.shutdown(cancel_futures=True)
+            readers.cancel()
     return nonfinite
 
 

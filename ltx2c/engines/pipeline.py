@@ -10,9 +10,11 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from ltx2c.crew import Crew, start_thread
 
 ItemT = TypeVar("ItemT")
 LoadedT = TypeVar("LoadedT")
@@ -60,22 +62,27 @@ def run_pipeline(
         free.put(buffer)
     stopped = threading.Event()
 
-    def read_all(pool: ThreadPoolExecutor) -> None:
+    def read_all(crew: Crew) -> None:
         try:
             for item in items:
                 buffer = free.get()
                 if buffer is None or stopped.is_set():
                     return
                 loaded = stage.read(item, buffer)
-                turns.put((item, buffer, pool.submit(stage.compute, item, buffer, loaded)))
+                turns.put((item, buffer, crew.submit(stage.compute, item, buffer, loaded)))
             turns.put(None)
         except BaseException as error:  # handed to the consumer, whatever it is
             turns.put(error)
 
-    with ThreadPoolExecutor(workers, thread_name_prefix="ltx2c-compute") as pool:
-        reader = threading.Thread(target=read_all, args=(pool,), name="ltx2c-read", daemon=True)
+    readers: list[threading.Thread] = []
+    with Crew(workers, "ltx2c-compute") as crew:
         try:
-            reader.start()
+            if not start_thread(lambda: read_all(crew), "ltx2c-read", readers):
+                for item in items:
+                    if (own := free.get()) is not None:
+                        yield item, own, stage.compute(item, own, stage.read(item, own))
+                    free.put(own)
+                return
             while (turn := turns.get()) is not None:
                 if isinstance(turn, BaseException):
                     raise turn
@@ -85,6 +92,7 @@ def run_pipeline(
         finally:
             stopped.set()
             free.put(None)
-            if reader.is_alive():  # else Ctrl-C came before it was under way: it will find that all has stopped
-                reader.join()
-            pool.shutdown(cancel_futures=True)
+            for reader in readers:
+                if reader.is_alive():  # else Ctrl-C came before it was under way: it will find that all has stopped
+                    reader.join()
+            crew.cancel()

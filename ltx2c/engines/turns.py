@@ -58,8 +58,20 @@ class Turns(Generic[T]):
             self.check_open()
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(1, "ltx2c-bind", initializer=self._begin_background)
-            self._last = self._executor.submit(self._take_turn, call)
-            return self._last
+            try:
+                self._last = self._executor.submit(self._take_turn, call)
+                return self._last
+            except RuntimeError:  # no thread is to be had, or the interpreter ends: now, in the caller's
+                self._executor = None
+        return self._now(call)
+
+    def _now(self, call: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+        try:
+            future.set_result(self.run(call))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
     def close(self, release: Callable[[], None]) -> None:
         """Refuse all calls from here on, those that wait included, and ``release`` after the one that is running."""

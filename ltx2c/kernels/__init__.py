@@ -11,9 +11,9 @@ import os
 from pathlib import Path
 
 from ltx2c.errors import RefusedError, printable
-from ltx2c.kernels.fuse import Jobs, built
+from ltx2c.kernels.fuse import CancelledError, Jobs, Stop, built, processors
 
-__all__ = ["Jobs", "available", "get_include", "selected", "why"]
+__all__ = ["CancelledError", "Jobs", "Stop", "available", "get_include", "processors", "selected", "why"]
 
 _VARIABLE = "LTX2C_KERNEL"
 

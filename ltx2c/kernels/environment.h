@@ -45,4 +45,14 @@ static inline void ltx2c_leave_environment(ltx2c_environment saved) { (void)save
 static inline void ltx2c_pause(void) {}
 
 #endif
+
+/* A strength as the contract has it: to nearest, and with denormals, whatever the caller's environment does. */
+static inline float ltx2c_round_strength(double strength) {
+    const ltx2c_environment saved = ltx2c_enter_environment();
+    volatile double given = strength; /* volatile: the compiler may not move the rounding out of the environment */
+    volatile float rounded = (float)given;
+    ltx2c_leave_environment(saved);
+    return rounded;
+}
+
 #endif

@@ -7,7 +7,12 @@
 #include <omp.h>
 #include <pthread.h>
 
-static void ltx2c_before_fork(void) { omp_pause_resource_all(omp_pause_soft); }
+#include "threads.h"
+
+static void ltx2c_before_fork(void) {
+    omp_pause_resource_all(omp_pause_soft);
+    __atomic_fetch_add(&ltx2c_forks, 1, __ATOMIC_RELAXED);
+}
 
 static inline int ltx2c_survive_forks(void) { return pthread_atfork(ltx2c_before_fork, NULL, NULL); }
 #else

@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The door to the C kernels: fills C structures from byte views of arrays, and runs their blocks in parallel."""
 
+from cpython.exc cimport PyErr_CheckSignals
 from cython.parallel cimport parallel, prange, threadid
 from libc.stddef cimport ptrdiff_t, size_t
 from libc.stdint cimport uint8_t, uint64_t
@@ -52,6 +53,16 @@ cdef extern from "driver.h" nogil:
     void ltx2c_run_block(ltx2c_batch *batch, size_t worker)
     void ltx2c_close_batch(ltx2c_batch *batch)
 
+cdef extern from "environment.h" nogil:
+    float ltx2c_round_strength(double strength)
+
+cdef extern from "threads.h" nogil:
+    int ltx2c_obtainable_threads(int wanted)
+    int ltx2c_processors()
+    int ltx2c_is_asked(const int *asked)
+    void ltx2c_ask(int *asked)
+    int ltx2c_is_time(uint64_t *last)
+
 cdef extern from "fork.h" nogil:
     int ltx2c_survive_forks()
 
@@ -78,6 +89,20 @@ cdef const ltx2c_kernel *find_kernel(str name) except NULL:
     raise LookupError(name)
 
 
+class CancelledError(Exception):
+    """Somebody asked the kernels to leave off. What they were to write is unfinished."""
+
+
+cdef class Stop:
+    """Asks kernels that run in other threads to leave off, within a block or two."""
+
+    cdef int asked
+
+    def ask(self):
+        """From any thread, once and for all."""
+        ltx2c_ask(&self.asked)
+
+
 cdef class Jobs:
     """A list of jobs as C structures; holds the arrays they point into."""
 
@@ -85,6 +110,7 @@ cdef class Jobs:
     cdef ltx2c_term *terms
     cdef size_t job_count, job_room, term_count, term_room
     cdef list held
+    cdef object interruption
 
     def __cinit__(self, size_t job_room, size_t term_room):
         self.jobs = <ltx2c_job *>calloc(job_room + 1, sizeof(ltx2c_job))
@@ -119,7 +145,7 @@ cdef class Jobs:
         job.columns = columns
         job.terms = &self.terms[self.term_count]
 
-    def add_term(self, const uint8_t[:, :] a, int a_dtype, const uint8_t[:, :] b, int b_dtype, float scale):
+    def add_term(self, const uint8_t[:, :] a, int a_dtype, const uint8_t[:, :] b, int b_dtype, double scale):
         """Add a term to the job started last: byte views of A [rank, in] and B [out, rank]."""
         if self.term_count == self.term_room or not self.job_count:
             raise IndexError("more terms than announced")
@@ -128,24 +154,51 @@ cdef class Jobs:
         self.fill(&term.a, a, a_dtype)
         self.fill(&term.b, b, b_dtype)
         term.rank = a.shape[0]
-        term.scale = scale
+        term.scale = ltx2c_round_strength(scale)
         self.jobs[self.job_count - 1].term_count += 1
 
-    def run(self, str kernel, int threads):
-        """Fuse every job. Returns, per job, how many values became inf or NaN where the weight was finite."""
+    cdef void look_for_signals(self, int *asked) noexcept with gil:
+        """Let Python handle signals; it does so in the main thread alone."""
+        try:
+            PyErr_CheckSignals()
+        except BaseException as interruption:
+            self.interruption = interruption
+            ltx2c_ask(asked)
+
+    def run(self, str kernel, int threads, Stop stop=None):
+        """Fuse every job, on as many of the threads as the system gives.
+
+        Returns, per job, how many values became inf or NaN where the weight was finite. Raises what a signal's handler
+        raises, and ``CancelledError`` where ``stop`` was asked: outs are then unfinished.
+        """
         cdef ltx2c_batch batch
         cdef Py_ssize_t block, blocks
         cdef int workers
         cdef size_t j
+        cdef uint64_t last_look = 0
+        stop = Stop() if stop is None else stop
+        cdef int *asked = &stop.asked
         if ltx2c_open_batch(&batch, find_kernel(kernel), self.jobs, self.job_count, threads):
             raise MemoryError
         blocks = batch.blocks
-        workers = batch.worker_count
+        workers = ltx2c_obtainable_threads(batch.worker_count)
         with nogil, parallel(num_threads=workers):
             for block in prange(blocks, schedule="dynamic", chunksize=1):
-                ltx2c_run_block(&batch, threadid())
+                if not ltx2c_is_asked(asked):
+                    ltx2c_run_block(&batch, threadid())
+                    if threadid() == 0 and ltx2c_is_time(&last_look):
+                        self.look_for_signals(asked)
         ltx2c_close_batch(&batch)
+        if self.interruption is not None:
+            raise self.interruption
+        if ltx2c_is_asked(asked):
+            raise CancelledError
         return [self.jobs[j].nonfinite for j in range(self.job_count)]
+
+
+def processors():
+    """CPUs that OpenMP found, before it bound the threads to one each where its variables say so; 0 without OpenMP."""
+    return ltx2c_processors()
 
 
 def peak(str kernel, int threads):
@@ -153,6 +206,7 @@ def peak(str kernel, int threads):
     cdef const ltx2c_kernel *chosen = find_kernel(kernel)
     cdef float total = 0
     cdef int i
+    threads = ltx2c_obtainable_threads(threads)
     with nogil, parallel(num_threads=threads):
         for i in prange(threads, schedule="static", chunksize=1):
             total += chosen.peak(1.0)
@@ -162,6 +216,7 @@ def peak(str kernel, int threads):
 def touch(uint64_t[::1] values, int threads):
     """Read, change and write back every value in place: the least traffic a fusion in place can have."""
     cdef Py_ssize_t i
+    threads = ltx2c_obtainable_threads(threads)
     with nogil, parallel(num_threads=threads):
         for i in prange(values.shape[0], schedule="static"):
             values[i] ^= 1

@@ -32,13 +32,15 @@
 
 #include "dispatch.h"
 #include "driver.h"
+#include "threads.h"
 
 /* Fuses one weight with the fastest kernel of this CPU, on up to `threads` threads. Returns 0, or -1 without memory. */
 static inline int ltx2c_fuse(ltx2c_job *job, unsigned threads) {
     ltx2c_batch batch;
     if (ltx2c_open_batch(&batch, ltx2c_best_kernel(), job, 1, threads)) return -1;
 #ifdef _OPENMP
-#pragma omp parallel for schedule(dynamic, 1) num_threads((int)batch.worker_count)
+    const int workers = ltx2c_obtainable_threads((int)batch.worker_count);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(workers)
     for (size_t block = 0; block < batch.blocks; block++) ltx2c_run_block(&batch, (size_t)omp_get_thread_num());
 #else
     for (size_t block = 0; block < batch.blocks; block++) ltx2c_run_block(&batch, 0);

@@ -16,6 +16,9 @@ from ltx2c.plan.transition import Contents
 Terminal = Literal["last", "first", "base"]
 """The state a render leaves: its last phase's, its first phase's (ready for the next render), or the base."""
 
+# Each is planned on its own, tensor by tensor.
+MOST_RENDERS = 1000
+
 LOAD, TERMINAL = "load", "terminal"
 
 
@@ -42,8 +45,11 @@ class Step:
 
 def check_schedule(renders: int, terminal: str) -> None:
     """Refuse a number of renders or a terminal state that means nothing."""
-    if renders < 1:
-        raise RefusedError(f"renders is {renders}; there is at least 1", code="bad-renders")
+    if not 1 <= renders <= MOST_RENDERS:
+        raise RefusedError(
+            f"renders is {printable(renders)}; there are 1 to {MOST_RENDERS}, and later ones cost what the second does",
+            code="bad-renders",
+        )
     if terminal not in get_args(Terminal):
         raise RefusedError(
             f"terminal state {printable(terminal)} is not one of {', '.join(get_args(Terminal))}", code="bad-terminal"

@@ -78,6 +78,7 @@ def test_a_strength_of_one_is_no_choice(model: Path, capsys: pytest.CaptureFixtu
         (["retake", BASE, *D], "no distilled-lora, 1 given"),
         (["retake", BASE, "--detailing-lora", "t.safetensors"], "no detailing-lora, 1 given"),
         (["retake", BASE, "--renders", "0"], "renders is 0"),
+        (["retake", BASE, "--renders", "1000000"], "renders is 1000000; there are 1 to 1000"),
         (["retake", BASE, "--terminal", "middle"], "last, first, base"),
         (["retake", BASE, "--lora", "u.safetensors", "nan"], "strength nan"),
         (["hdr_ic_lora", BASE, "--lora", "u.safetensors", "0.5"], "strength 0.5 of lora is refused"),
