@@ -1,4 +1,4 @@
-/* Codes to values and back, for weights that are stored as FP8: what stands between a stored layout and the kernels.
+/* FP8 codes to values and back: what stands between a stored layout and the kernels.
  *
  * Everything here works on a piece of a row, in plain C that compilers vectorise: branch-free, in 32-bit lanes. Each
  * such loop is compiled once per width of vectors, and the loader picks (LTX2C_CLONES); the arithmetic is in integers or
@@ -110,18 +110,30 @@ LTX2C_CLONES static void ltx2c_decode_piece(const uint8_t *codes, void *values, 
     }
 }
 
+enum { LTX2C_STRETCH = 512 }; /* values whose codes lie on the stack before they are compared with those before */
+
 LTX2C_INLINE ltx2c_tally ltx2c_encode_loop(const void *values, uint8_t *codes, size_t count, int wide, ltx2c_fp8 kind,
                                            const float *multiplier) {
     const float factor = multiplier ? *multiplier : 1.0f;
-    uint32_t changed = 0, nonfinite = 0;
-    for (size_t i = 0; i < count; i++) {
-        const float value = ltx2c_value(values, i, wide);
-        const uint8_t before = codes[i], code = ltx2c_to_fp8(multiplier ? value * factor : value, kind);
-        changed += code != before;
-        nonfinite += (!ltx2c_fp8_finite(code, kind)) & ltx2c_fp8_finite(before, kind);
-        codes[i] = code;
+    ltx2c_tally tally = {0};
+    for (size_t first = 0; first < count; first += LTX2C_STRETCH) {
+        const size_t some = count - first < LTX2C_STRETCH ? count - first : LTX2C_STRETCH;
+        uint8_t found[LTX2C_STRETCH];
+        uint16_t changed = 0, nonfinite = 0;
+        for (size_t i = 0; i < some; i++) {
+            const float value = ltx2c_value(values, first + i, wide);
+            found[i] = ltx2c_to_fp8(multiplier ? value * factor : value, kind);
+        }
+        for (size_t i = 0; i < some; i++) {
+            const uint8_t code = found[i], before = codes[first + i];
+            changed = (uint16_t)(changed + (code != before));
+            nonfinite = (uint16_t)(nonfinite + ((!ltx2c_fp8_finite(code, kind)) & ltx2c_fp8_finite(before, kind)));
+        }
+        memcpy(codes + first, found, some);
+        tally.changed += changed;
+        tally.nonfinite += nonfinite;
     }
-    return (ltx2c_tally){.changed = changed, .nonfinite = nonfinite};
+    return tally;
 }
 
 /* codes = values, times `*multiplier` unless it is NULL; saturating as `ltx2c_to_fp8` does. */
@@ -173,49 +185,31 @@ typedef struct {
     ltx2c_fp8 kind;
 } ltx2c_patch;
 
-static uint32_t ltx2c_largest(const ltx2c_patch *patch) {
-    uint32_t largest = 0;
-    for (size_t row = 0; row < patch->rows; row++) {
-        const uint32_t here =
-            ltx2c_largest_piece(patch->values.data + (ptrdiff_t)row * patch->values.stride, patch->columns, patch->wide);
-        largest = here > largest ? here : largest;
-    }
-    return largest;
+LTX2C_INLINE char *ltx2c_values_at(const ltx2c_patch *patch, size_t row, size_t column) {
+    return patch->values.data + (ptrdiff_t)row * patch->values.stride + column * (patch->wide ? 4 : 2);
 }
 
-static void ltx2c_decode(const ltx2c_patch *patch, const float *scale) {
-    for (size_t row = 0; row < patch->rows; row++)
-        ltx2c_decode_piece((const uint8_t *)patch->codes.data + (ptrdiff_t)row * patch->codes.stride,
-                           patch->values.data + (ptrdiff_t)row * patch->values.stride, patch->columns, patch->wide,
-                           patch->kind, scale);
+LTX2C_INLINE uint8_t *ltx2c_codes_at(const ltx2c_patch *patch, size_t row, size_t column) {
+    return (uint8_t *)patch->codes.data + (ptrdiff_t)row * patch->codes.stride + column;
 }
 
-static ltx2c_tally ltx2c_encode(const ltx2c_patch *patch, const float *multiplier) {
+/* Makes codes 0; how many were not. */
+static ltx2c_tally ltx2c_clear(uint8_t *codes, size_t count) {
     ltx2c_tally tally = {0};
-    for (size_t row = 0; row < patch->rows; row++)
-        ltx2c_add_tally(&tally,
-                        ltx2c_encode_piece(patch->values.data + (ptrdiff_t)row * patch->values.stride,
-                                           (uint8_t *)patch->codes.data + (ptrdiff_t)row * patch->codes.stride,
-                                           patch->columns, patch->wide, patch->kind, multiplier));
+    for (size_t i = 0; i < count; i++) tally.changed += codes[i] != 0;
+    memset(codes, 0, count);
     return tally;
 }
 
-/* Makes every code 0; how many were not. */
-static ltx2c_tally ltx2c_clear(const ltx2c_patch *patch) {
-    ltx2c_tally tally = {0};
-    for (size_t row = 0; row < patch->rows; row++) {
-        uint8_t *codes = (uint8_t *)patch->codes.data + (ptrdiff_t)row * patch->codes.stride;
-        for (size_t i = 0; i < patch->columns; i++) tally.changed += codes[i] != 0;
-        memset(codes, 0, patch->columns);
-    }
-    return tally;
-}
-
-/* Encodes a granule whose largest magnitude has the bits `largest`. One that has no scale is left as it was. */
-static ltx2c_tally ltx2c_encode_granule(const ltx2c_patch *granule, uint32_t largest) {
-    const float multiplier = largest ? ltx2c_multiplier(largest) : 0.0f; /* of zeros, -0.0 too, the code is 0 */
-    if (largest && multiplier == 0.0f) return (ltx2c_tally){.unencodable = granule->rows * granule->columns};
-    return largest ? ltx2c_encode(granule, &multiplier) : ltx2c_clear(granule);
+/* Encodes `count` values of one row and of one granule, whose largest magnitude has the bits `largest`. Codes of a
+ * granule that has no scale are left as they were. */
+static ltx2c_tally ltx2c_encode_part(const ltx2c_patch *patch, size_t row, size_t column, size_t count,
+                                     uint32_t largest) {
+    uint8_t *codes = ltx2c_codes_at(patch, row, column);
+    if (!largest) return ltx2c_clear(codes, count); /* of -0.0 too the code is 0 */
+    const float multiplier = ltx2c_multiplier(largest);
+    if (multiplier == 0.0f) return (ltx2c_tally){.unencodable = count};
+    return ltx2c_encode_piece(ltx2c_values_at(patch, row, column), codes, count, patch->wide, patch->kind, &multiplier);
 }
 
 /* The scale of such a granule. One of zeros keeps the scale that it had. */
@@ -233,37 +227,52 @@ typedef struct {
     size_t step, rows, columns;
 } ltx2c_grid;
 
-LTX2C_INLINE ltx2c_patch ltx2c_granule(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band, size_t column) {
-    const size_t row = band * grid->rows, rows = patch->rows - row, columns = patch->columns - column;
-    ltx2c_patch part = *patch;
-    part.values.data += (ptrdiff_t)row * patch->values.stride + (ptrdiff_t)(column * (patch->wide ? 4 : 2));
-    part.codes.data += (ptrdiff_t)row * patch->codes.stride + (ptrdiff_t)column;
-    part.rows = rows < grid->rows ? rows : grid->rows;
-    part.columns = columns < grid->columns ? columns : grid->columns;
-    return part;
-}
+enum { LTX2C_GRANULES = 64 }; /* of a band done together, so that its rows are read in long stretches */
+
+LTX2C_INLINE size_t ltx2c_min_of(size_t a, size_t b) { return a < b ? a : b; }
 
 static void ltx2c_decode_band(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band) {
     const ltx2c_environment saved = ltx2c_enter_environment();
-    const float *scale = grid->scales ? grid->scales + band * grid->step : NULL;
-    for (size_t column = 0; column < patch->columns; column += grid->columns) {
-        const ltx2c_patch granule = ltx2c_granule(patch, grid, band, column);
-        ltx2c_decode(&granule, scale ? scale++ : NULL);
+    const size_t end = ltx2c_min_of((band + 1) * grid->rows, patch->rows);
+    for (size_t row = band * grid->rows; row < end; row++) {
+        const float *scale = grid->scales ? grid->scales + band * grid->step : NULL;
+        for (size_t column = 0; column < patch->columns; column += grid->columns)
+            ltx2c_decode_piece(ltx2c_codes_at(patch, row, column), ltx2c_values_at(patch, row, column),
+                               ltx2c_min_of(grid->columns, patch->columns - column), patch->wide, patch->kind,
+                               scale ? scale++ : NULL);
     }
     ltx2c_leave_environment(saved);
 }
 
-/* Encodes a band, and sets the scales of its granules. */
+/* Encodes some granules of a band, from `first` on to column `last`, and sets their scales. */
+static ltx2c_tally ltx2c_encode_granules(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band, size_t first,
+                                         size_t last) {
+    const size_t begin = band * grid->rows, end = ltx2c_min_of(begin + grid->rows, patch->rows);
+    uint32_t largest[LTX2C_GRANULES] = {0};
+    ltx2c_tally tally = {0};
+    for (size_t row = begin; row < end; row++)
+        for (size_t column = first, g = 0; column < last; column += grid->columns, g++) {
+            const uint32_t here = ltx2c_largest_piece(ltx2c_values_at(patch, row, column),
+                                                      ltx2c_min_of(grid->columns, last - column), patch->wide);
+            largest[g] = here > largest[g] ? here : largest[g];
+        }
+    for (size_t row = begin; row < end; row++)
+        for (size_t column = first, g = 0; column < last; column += grid->columns, g++)
+            ltx2c_add_tally(&tally, ltx2c_encode_part(patch, row, column, ltx2c_min_of(grid->columns, last - column),
+                                                      largest[g]));
+    float *scale = grid->scales + band * grid->step + first / grid->columns;
+    for (size_t column = first, g = 0; column < last; column += grid->columns, g++)
+        scale[g] = ltx2c_scale(largest[g], scale[g]);
+    return tally;
+}
+
 static ltx2c_tally ltx2c_encode_band(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band) {
     const ltx2c_environment saved = ltx2c_enter_environment();
-    float *scale = grid->scales + band * grid->step;
+    const size_t stretch = LTX2C_GRANULES * grid->columns;
     ltx2c_tally tally = {0};
-    for (size_t column = 0; column < patch->columns; column += grid->columns, scale++) {
-        const ltx2c_patch granule = ltx2c_granule(patch, grid, band, column);
-        const uint32_t largest = ltx2c_largest(&granule);
-        ltx2c_add_tally(&tally, ltx2c_encode_granule(&granule, largest));
-        *scale = ltx2c_scale(largest, *scale);
-    }
+    for (size_t first = 0; first < patch->columns; first += stretch)
+        ltx2c_add_tally(&tally, ltx2c_encode_granules(patch, grid, band, first,
+                                                      ltx2c_min_of(first + stretch, patch->columns)));
     ltx2c_leave_environment(saved);
     return tally;
 }
@@ -271,15 +280,25 @@ static ltx2c_tally ltx2c_encode_band(const ltx2c_patch *patch, const ltx2c_grid 
 /* Where one scale is for all bands, or none: the largest magnitude first, of each band; then the codes, with that of
  * all bands. */
 static uint32_t ltx2c_largest_of_band(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band) {
-    const ltx2c_patch granule = ltx2c_granule(patch, grid, band, 0);
-    return ltx2c_largest(&granule);
+    const size_t end = ltx2c_min_of((band + 1) * grid->rows, patch->rows);
+    uint32_t largest = 0;
+    for (size_t row = band * grid->rows; row < end; row++) {
+        const uint32_t here = ltx2c_largest_piece(ltx2c_values_at(patch, row, 0), patch->columns, patch->wide);
+        largest = here > largest ? here : largest;
+    }
+    return largest;
 }
 
 static ltx2c_tally ltx2c_encode_band_by(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band,
                                         uint32_t largest) {
     const ltx2c_environment saved = ltx2c_enter_environment();
-    const ltx2c_patch granule = ltx2c_granule(patch, grid, band, 0);
-    const ltx2c_tally tally = grid->scales ? ltx2c_encode_granule(&granule, largest) : ltx2c_encode(&granule, NULL);
+    const size_t end = ltx2c_min_of((band + 1) * grid->rows, patch->rows);
+    ltx2c_tally tally = {0};
+    for (size_t row = band * grid->rows; row < end; row++)
+        ltx2c_add_tally(&tally, grid->scales ? ltx2c_encode_part(patch, row, 0, patch->columns, largest)
+                                             : ltx2c_encode_piece(ltx2c_values_at(patch, row, 0),
+                                                                  ltx2c_codes_at(patch, row, 0), patch->columns,
+                                                                  patch->wide, patch->kind, NULL));
     ltx2c_leave_environment(saved);
     return tally;
 }

@@ -41,25 +41,35 @@ LTX2C_INLINE uint32_t ltx2c_to_e2m1(float value) {
     return code | (bits >> 28 & 8);
 }
 
+/* Blocks done together: their codes and scales lie on the stack, one to a value, so that loops are long and simple. */
+enum { LTX2C_NVFP4_STRETCH = 64, LTX2C_NVFP4_VALUES = LTX2C_NVFP4_STRETCH * LTX2C_NVFP4_BLOCK };
+
+LTX2C_INLINE void ltx2c_nvfp4_spread(float *each, const float *of_blocks, size_t blocks) {
+    for (size_t block = 0; block < blocks; block++)
+        for (int i = 0; i < LTX2C_NVFP4_BLOCK; i++) each[block * LTX2C_NVFP4_BLOCK + i] = of_blocks[block];
+}
+
 LTX2C_INLINE void ltx2c_nvfp4_decode_loop(const uint8_t *codes, char *values, const float *scales, size_t blocks,
                                           int wide) {
-    for (size_t block = 0; block < blocks; block++, codes += 8, values += 16 * (wide ? 4 : 2)) {
-        const float scale = scales[block];
-        float decoded[16];
-        for (int i = 0; i < 16; i++) {
-            const uint32_t code = codes[i / 2] >> (i % 2 ? 0 : 4);
-            decoded[i] = ltx2c_float(ltx2c_e2m1_bits(code)) * scale;
-        }
+    uint8_t unpacked[LTX2C_NVFP4_VALUES];
+    float scale[LTX2C_NVFP4_VALUES];
+    ltx2c_nvfp4_spread(scale, scales, blocks);
+    for (size_t i = 0; i < blocks * 8; i++) {
+        unpacked[2 * i] = codes[i] >> 4;
+        unpacked[2 * i + 1] = codes[i] & 15;
+    }
+    for (size_t i = 0; i < blocks * LTX2C_NVFP4_BLOCK; i++) {
+        const float value = ltx2c_float(ltx2c_e2m1_bits(unpacked[i])) * scale[i];
         if (wide) {
-            memcpy(values, decoded, sizeof decoded);
+            memcpy(values + i * sizeof value, &value, sizeof value);
         } else {
-            uint16_t halves[16];
-            for (int i = 0; i < 16; i++) halves[i] = ltx2c_to_bf16(decoded[i]);
-            memcpy(values, halves, sizeof halves);
+            const uint16_t half = ltx2c_to_bf16(value);
+            memcpy(values + i * sizeof half, &half, sizeof half);
         }
     }
 }
 
+/* At most LTX2C_NVFP4_STRETCH blocks. */
 LTX2C_CLONES static void ltx2c_nvfp4_decode_piece(const uint8_t *codes, char *values, const float *scales,
                                                   size_t blocks, int wide) {
     if (wide)
@@ -88,25 +98,27 @@ LTX2C_CLONES static void ltx2c_nvfp4_scales_piece(const char *values, uint8_t *s
         ltx2c_nvfp4_scales_loop(values, scales, scale, blocks, 0);
 }
 
-/* Codes of values times the multiplier of their block; how many are others than before. */
 LTX2C_INLINE uint64_t ltx2c_nvfp4_encode_loop(const char *values, uint8_t *codes, const float *multipliers,
                                               size_t blocks, int wide) {
-    uint64_t changed = 0;
-    for (size_t block = 0; block < blocks; block++, codes += 8, values += 16 * (wide ? 4 : 2)) {
-        const float multiplier = multipliers[block];
-        const uint32_t kept = multiplier == 0.0f ? 0 : 0xf; /* where there is no scale, -0.0 is code 0 as well */
-        uint32_t found[16], differing = 0;
-        for (int i = 0; i < 16; i++) found[i] = ltx2c_to_e2m1(ltx2c_value(values, i, wide) * multiplier) & kept;
-        for (int i = 0; i < 8; i++) {
-            const uint32_t byte = found[2 * i] << 4 | found[2 * i + 1], difference = byte ^ codes[i];
-            differing += ((difference & 0xf0) != 0) + ((difference & 0x0f) != 0);
-            codes[i] = (uint8_t)byte;
-        }
-        changed += differing;
+    uint8_t found[LTX2C_NVFP4_VALUES], packed[LTX2C_NVFP4_VALUES / 2];
+    float multiplier[LTX2C_NVFP4_VALUES];
+    uint16_t changed = 0;
+    ltx2c_nvfp4_spread(multiplier, multipliers, blocks);
+    for (size_t i = 0; i < blocks * LTX2C_NVFP4_BLOCK; i++) {
+        const uint32_t code = ltx2c_to_e2m1(ltx2c_value(values, i, wide) * multiplier[i]);
+        found[i] = (uint8_t)(multiplier[i] == 0.0f ? 0 : code); /* of -0.0 too, where there is no scale */
     }
+    for (size_t i = 0; i < blocks * 8; i++) packed[i] = (uint8_t)(found[2 * i] << 4 | found[2 * i + 1]);
+    for (size_t i = 0; i < blocks * 8; i++) {
+        const uint8_t difference = packed[i] ^ codes[i];
+        changed = (uint16_t)(changed + ((difference & 0xf0) != 0) + ((difference & 0x0f) != 0));
+    }
+    memcpy(codes, packed, blocks * 8);
     return changed;
 }
 
+/* Codes of values times the multiplier of their block, of at most LTX2C_NVFP4_STRETCH blocks; how many are others than
+ * before. */
 LTX2C_CLONES static uint64_t ltx2c_nvfp4_encode_piece(const char *values, uint8_t *codes, const float *multipliers,
                                                       size_t blocks, int wide) {
     return wide ? ltx2c_nvfp4_encode_loop(values, codes, multipliers, blocks, 1)
@@ -114,8 +126,6 @@ LTX2C_CLONES static uint64_t ltx2c_nvfp4_encode_piece(const char *values, uint8_
 }
 
 /* ---- Rows -------------------------------------------------------------------------------------------------------- */
-
-enum { LTX2C_NVFP4_STRETCH = 64 }; /* blocks done together, whose scales lie on the stack */
 
 static void ltx2c_nvfp4_decode_row(const ltx2c_nvfp4 *weight, size_t row) {
     const ltx2c_environment saved = ltx2c_enter_environment();
