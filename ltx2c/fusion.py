@@ -9,14 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ltx2c import kernels
+from ltx2c.arithmetic import LTX, Arithmetic, arithmetic_named
 from ltx2c.arrays import KERNEL_DTYPES, Array, as_array, empty_like, mark_written
 from ltx2c.crew import current_stop
 from ltx2c.errors import RefusedError
 from ltx2c.overlaps import Use, find_race, same_memory, shares_memory
 from ltx2c.strength import check_strength
+from ltx2c.terms import FullTerm, Term
 from ltx2c.threads import resolve_threads
 
-Term = tuple[Array, Array, float]
+__all__ = ["FullTerm", "Job", "Term", "fuse_jobs", "fuse_tensor", "fuse_tensors"]
 
 # About a second on two cores with AVX512_BF16. It bounds what is held at once; kernels look for Ctrl-C more often.
 _BATCH_MACS = 200_000_000_000
@@ -28,27 +30,35 @@ class Job(NamedTuple):
     weight: Array
     terms: Sequence[Term]
     out: Array
+    arithmetic: Arithmetic = LTX
 
     @property
     def macs(self) -> int:
-        """Multiply-adds of its products."""
-        return sum(self.weight.size * a.shape[0] for a, _, _ in self.terms)
+        """Multiply-adds: of its products, and one per value of a full term."""
+        return sum(self.weight.size * (1 if isinstance(term, FullTerm) else term[0].shape[0]) for term in self.terms)
 
 
 def fuse_tensor(
-    weight: Any, terms: Sequence[tuple[Any, Any, float]], *, out: Any = None, threads: int | None = None
+    weight: Any,
+    terms: Sequence[tuple[Any, Any, float] | FullTerm],
+    *,
+    out: Any = None,
+    arithmetic: str | Arithmetic = LTX,
+    threads: int | None = None,
 ) -> Any:
     """Fuse adapters into one weight, bit for bit as the contract says (see ``ltx2c.reference``).
 
     Args:
         weight: ``[out, in]``, bfloat16, float32 or float16: a NumPy array (bfloat16 from ml_dtypes) or a torch tensor
             on the CPU. Rows may be apart in memory; the elements of a row must be adjacent. Not copied.
-        terms: ``(A [rank, in], B [out, rank], strength)`` in fusion order; bfloat16, float32 or float16 factors, which
-            are rounded to bfloat16 first. Never modified. The first term scales B before the product, later ones
-            scale the product: that is upstream's ``fuse_loras.py``.
+        terms: in fusion order, each ``(A [rank, in], B [out, rank], strength)`` or ``FullTerm(D [out, in], strength)``,
+            of bfloat16, float32 or float16. Never modified.
         out: where the result goes: the weight itself, or an array of its shape and dtype that shares no memory with it
-            or with any factor. A new one when None. Autograd does not record the fusion: a torch parameter may be
+            or with any term. A new one when None. Autograd does not record the fusion: a torch parameter may be
             fused in place while it requires a gradient, and a backward pass that needs its old values says so.
+        arithmetic: ``"ltx"`` rounds factors, aggregate and sum through bfloat16; its first term scales B before the
+            product, later ones scale the product: that is upstream's ``fuse_loras.py``. ``"f32"`` uses factors as they
+            are stored, sums in float32 and rounds once, to the weight's dtype.
         threads: how many to use; by default what ``OMP_NUM_THREADS``, the affinity mask and the cgroup allow.
 
     Returns:
@@ -56,29 +66,33 @@ def fuse_tensor(
 
     Raises:
         RefusedError: shapes, ranks or dtypes do not fit, a strength is not a finite float32, ``out`` overlaps, is
-            read-only or has another layout, or ``threads`` is below 1 or above 4096.
+            read-only or has another layout, there is no such arithmetic, or ``threads`` is below 1 or above 4096.
     """
     if out is None:
         out = empty_like(weight)
-    fuse_tensors([Job(weight, terms, out)], threads=threads)
+    fuse_tensors([(weight, terms, out)], arithmetic=arithmetic, threads=threads)
     return out
 
 
 def fuse_tensors(
-    jobs: Iterable[tuple[Any, Sequence[tuple[Any, Any, float]], Any]], *, threads: int | None = None
+    jobs: Iterable[tuple[Any, Sequence[tuple[Any, Any, float] | FullTerm], Any]],
+    *,
+    arithmetic: str | Arithmetic = LTX,
+    threads: int | None = None,
 ) -> None:
     """Fuse many weights, as ``fuse_tensor`` does each, without waking the threads for every one.
 
     Args:
         jobs: ``(weight, terms, out)`` each, as for ``fuse_tensor``; ``out`` is required and may be the weight. No
             ``out`` may share memory with another job's arrays: jobs run at the same time.
-        threads: as for ``fuse_tensor``.
+        arithmetic, threads: as for ``fuse_tensor``.
 
     Raises:
         RefusedError: as for ``fuse_tensor``. All jobs are checked before the first is run.
     """
     jobs = list(jobs)
-    checked = [_checked(weight, terms, out) for weight, terms, out in jobs]
+    chosen = arithmetic_named(arithmetic)
+    checked = [_checked(weight, terms, out, chosen) for weight, terms, out in jobs]
     _refuse_shared_outputs(checked)
     for _, _, out in jobs:
         mark_written(out)
@@ -118,16 +132,25 @@ def _batches(jobs: Iterable[Job]) -> Iterable[list[Job]]:
 def _run(jobs: list[Job], kernel: str, threads: int) -> list[int]:
     fused = [job for job in jobs if job.terms and job.weight.size]
     structures = kernels.Jobs(len(fused), sum(len(job.terms) for job in fused))
-    for weight, terms, out in fused:
-        structures.add_job(_bytes(weight), _bytes(out), KERNEL_DTYPES[weight.dtype], weight.shape[1])
-        for a, b, strength in terms:
-            a, b = _rows_adjacent(a), _rows_adjacent(b)
-            structures.add_term(_bytes(a), KERNEL_DTYPES[a.dtype], _bytes(b), KERNEL_DTYPES[b.dtype], strength)
-    for weight, terms, out in jobs:
-        if not terms and out is not weight:
-            out[...] = weight
+    for weight, terms, out, arithmetic in fused:
+        dtype = KERNEL_DTYPES[weight.dtype]
+        structures.add_job(_bytes(weight), _bytes(out), dtype, weight.shape[1], arithmetic.code)
+        for term in terms:
+            _add_term(structures, term)
+    for job in jobs:
+        if not job.terms and job.out is not job.weight:
+            job.out[...] = job.weight
     counts = iter(structures.run(kernel, threads, current_stop()))
     return [next(counts) if job.terms and job.weight.size else 0 for job in jobs]
+
+
+def _add_term(structures: kernels.Jobs, term: Term) -> None:
+    if isinstance(term, FullTerm):
+        d = _rows_adjacent(term.d)
+        structures.add_full_term(_bytes(d), KERNEL_DTYPES[d.dtype], term.strength)
+    else:
+        a, b = _rows_adjacent(term[0]), _rows_adjacent(term[1])
+        structures.add_term(_bytes(a), KERNEL_DTYPES[a.dtype], _bytes(b), KERNEL_DTYPES[b.dtype], term[2])
 
 
 def _bytes(array: Array) -> npt.NDArray[np.uint8]:
@@ -136,20 +159,25 @@ def _bytes(array: Array) -> npt.NDArray[np.uint8]:
 
 
 def _rows_adjacent(factor: Array) -> Array:
-    """The factor itself if the elements of each row are adjacent, else a copy that is so."""
+    """The factor or difference itself if the elements of each row are adjacent, else a copy that is so."""
     return factor if factor.strides[1] == factor.itemsize else np.ascontiguousarray(factor)
 
 
 # ---- Checks ---------------------------------------------------------------------------------------------------------
 
 
-def _checked(weight: Any, terms: Sequence[tuple[Any, Any, float]], out: Any) -> Job:
+def _checked(weight: Any, terms: Sequence[tuple[Any, Any, float] | FullTerm], out: Any, arithmetic: Arithmetic) -> Job:
     """The job as NumPy arrays over the same memory, or a refusal."""
     given = as_array(weight, "weight")
     result = given if out is weight else as_array(out, "out")
     _check_weight(given, result)
-    checked = [_checked_term(index, given, result, *term) for index, term in enumerate(terms)]
-    return Job(given, checked, result)
+    checked: list[Term] = [
+        _checked_full(index, given, result, term)
+        if isinstance(term, FullTerm)
+        else _checked_pair(index, given, result, *term)
+        for index, term in enumerate(terms)
+    ]
+    return Job(given, checked, result, arithmetic)
 
 
 def _check_weight(weight: Array, out: Array) -> None:
@@ -171,7 +199,7 @@ def _check_weight(weight: Array, out: Array) -> None:
         raise RefusedError("out overlaps the weight without being the weight", code="overlap")
 
 
-def _checked_term(index: int, weight: Array, out: Array, a: Any, b: Any, strength: float) -> Term:
+def _checked_pair(index: int, weight: Array, out: Array, a: Any, b: Any, strength: float) -> Term:
     a, b = as_array(a, f"A of term {index}"), as_array(b, f"B of term {index}")
     if a.shape[0] != b.shape[1]:
         raise RefusedError(
@@ -189,6 +217,18 @@ def _checked_term(index: int, weight: Array, out: Array, a: Any, b: Any, strengt
     return a, b, check_strength(strength, f"term {index}")
 
 
+def _checked_full(index: int, weight: Array, out: Array, term: FullTerm) -> Term:
+    d = as_array(term.d, f"D of term {index}")
+    if d.shape != weight.shape:
+        raise RefusedError(
+            f"term {index}: D {list(d.shape)} does not have the weight's shape {list(weight.shape)}",
+            code="shape-mismatch",
+        )
+    if shares_memory(out, d):
+        raise RefusedError(f"out overlaps D of term {index}", code="overlap")
+    return FullTerm(d, check_strength(term.strength, f"term {index}"))
+
+
 def _refuse_shared_outputs(jobs: Sequence[Job]) -> None:
     """Jobs run at the same time: what one writes, no other may touch."""
     race = find_race(use for index, job in enumerate(jobs) for use in _uses(index, job))
@@ -199,6 +239,7 @@ def _refuse_shared_outputs(jobs: Sequence[Job]) -> None:
 
 
 def _uses(index: int, job: Job) -> list[Use]:
-    factors = [Use(index, factor, False) for a, b, _ in job.terms for factor in (a, b)]
+    arrays = (array for term in job.terms for array in term[:-1])
+    factors = [Use(index, array, False) for array in arrays]
     read = [] if same_memory(job.weight, job.out) else [Use(index, job.weight, False)]
     return [Use(index, job.out, True), *read, *factors]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -64,3 +67,46 @@ def test_out_may_be_the_weight_and_no_terms_is_a_copy():
     assert copy is not weight and np.array_equal(copy, weight)
     assert reference.fuse_tensor(weight, terms, out=weight) is weight
     assert np.all(weight.astype(np.float32) == 2.0)
+
+
+# ---- f32 ------------------------------------------------------------------------------------------------------------
+
+
+def test_fma_is_libms():
+    # All kinds of bits, sums that cancel, results at the edge of the denormals: where a second rounding would show.
+    libm = ctypes.CDLL(ctypes.util.find_library("m"))
+    libm.fmaf.restype, libm.fmaf.argtypes = ctypes.c_float, [ctypes.c_float] * 3
+    rng = np.random.default_rng(8)
+    with np.errstate(all="ignore"):
+        triples = np.concatenate([adversarial(rng, 4000) for _ in range(3)], axis=1)
+        mine = reference.fma(*triples)
+        expected = np.array([libm.fmaf(*map(float, triple)) for triple in triples.T], np.float32)
+    nan = np.isnan(expected)
+    assert np.array_equal(np.isnan(mine), nan)
+    assert np.array_equal(bits(mine)[~nan], bits(expected)[~nan])
+
+
+def adversarial(rng, count):
+    """b, a, c as ``[3, count]`` float32: any bits; c near -b*a; products near ties of c."""
+    b, a, c = rng.integers(0, 2**32, (3, count), dtype=np.uint32).view(np.float32).copy()
+    third = count // 3
+    b[third:], a[third:] = rng.standard_normal((2, count - third), dtype=np.float32)
+    c[third : 2 * third] = -(b * a)[third : 2 * third]
+    c[third : 2 * third].view(np.uint32)[...] += rng.integers(-2, 3, third).astype(np.uint32)
+    scale = rng.integers(-30, 30, count - 2 * third)
+    c[2 * third :] = np.ldexp((b * a)[2 * third :], scale).astype(np.float32)
+    return np.stack([b, a, c])
+
+
+def test_f32_keeps_the_digits_of_factors_and_weight():
+    fine = np.float32(1 + 2.0**-20)
+    weight = np.array([[fine]])
+    fused = reference.fuse_tensor(weight, [(np.array([[fine]]), np.array([[fine]]), 1.0)], arithmetic="f32")
+    assert fused[0, 0] == np.float32(np.float64(fine) * fine) + fine
+
+
+def test_f32_and_ltx_differ_on_bf16_weights_by_design():
+    one, small = np.ones((1, 1), BF16), np.full((1, 1), 2.0**-9, BF16)
+    terms = [(one, small, 1.0), (one, small, 1.0)]
+    assert reference.fuse_tensor(one, terms, arithmetic="f32")[0, 0] == BF16(1 + 2.0**-8)
+    assert reference.fuse_tensor(one, terms)[0, 0] == BF16(1 + 2.0**-8)

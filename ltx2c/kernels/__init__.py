@@ -13,20 +13,20 @@ from pathlib import Path
 from ltx2c.errors import RefusedError, printable
 from ltx2c.kernels.fuse import CancelledError, Jobs, Stop, built, processors
 
-__all__ = ["CancelledError", "Jobs", "Stop", "available", "get_include", "processors", "selected", "why"]
+__all__ = ["CancelledError", "Jobs", "Stop", "available", "get_include", "processors", "selected", "verdicts", "why"]
 
 _VARIABLE = "LTX2C_KERNEL"
 
 
 @functools.cache
-def _verdicts() -> dict[str, str]:
+def verdicts() -> dict[str, str]:
     """For each kernel of this build, slowest first: why it does not run on this CPU, or ``""`` if it does."""
     return built()
 
 
 def available() -> tuple[str, ...]:
     """Names of the kernels that run here, slowest first."""
-    return tuple(name for name, verdict in _verdicts().items() if not verdict)
+    return tuple(name for name, verdict in verdicts().items() if not verdict)
 
 
 def selected() -> str:
@@ -50,9 +50,9 @@ def why() -> str:
     """One line on the choice: forced or fastest, and what kept each faster kernel of this build away."""
     if os.environ.get(_VARIABLE):
         return f"{selected()}: named by {_VARIABLE}"
-    names = list(_verdicts())
+    names = list(verdicts())
     missed = names[names.index(selected()) + 1 :]
-    return "; ".join([f"{selected()}: the fastest that runs here", *(f"{n}: {_verdicts()[n]}" for n in missed)])
+    return "; ".join([f"{selected()}: the fastest that runs here", *(f"{n}: {verdicts()[n]}" for n in missed)])
 
 
 def get_include() -> str:

@@ -7,12 +7,7 @@
 
 enum {
     LTX2C_RING = 3,                   /* weights whose packed A may be alive at once */
-    LTX2C_SLAB_BYTES = 48 << 20,      /* most packed A of one slab: a larger weight is cut by columns */
-    LTX2C_ROWS_BYTES = 256 << 10,     /* packed B of a block stays in half of L2 */
-    LTX2C_PANEL_BYTES = 24 << 10,     /* a panel of A up to this size stays in L1 next to B and the weight */
-    LTX2C_BLOCK_ROWS = 252,
-    LTX2C_STREAM_ROWS = 60,
-    LTX2C_BLOCK_COLUMNS = 1024
+    LTX2C_SLAB_BYTES = 48 << 20       /* most packed A of one slab: a larger weight is cut by columns */
 };
 
 /* A range of columns of one job: the piece whose A is packed together. */
@@ -38,7 +33,7 @@ typedef struct {
     uint32_t *b;            /* [term][row][b_stride] */
     ltx2c_range *b_range;   /* [tile][term] */
     ltx2c_factors *factors; /* [term] */
-    char *stage;            /* a tile of weights at the right edge */
+    char *stage;            /* a tile at the right edge: of the weight, and of each full term */
 } ltx2c_worker;
 
 typedef struct {
@@ -54,12 +49,28 @@ LTX2C_INLINE size_t ltx2c_ceil(size_t count, size_t size) { return (count + size
 LTX2C_INLINE size_t ltx2c_min(size_t a, size_t b) { return a < b ? a : b; }
 LTX2C_INLINE size_t ltx2c_max(size_t a, size_t b) { return a > b ? a : b; }
 
-LTX2C_INLINE size_t ltx2c_depth(const ltx2c_kernel *kernel, const ltx2c_term *term) {
-    return ltx2c_ceil(term->rank, kernel->pair);
+/* Whether a term of low rank is packed as f32: under F32, factors that bf16 does not hold. */
+LTX2C_INLINE int ltx2c_is_wide(const ltx2c_job *job, const ltx2c_term *term) {
+    return job->arithmetic == LTX2C_ARITHMETIC_F32 && !term->full.data &&
+           (term->a.dtype != LTX2C_BF16 || term->b.dtype != LTX2C_BF16);
 }
 
-LTX2C_INLINE size_t ltx2c_b_stride(const ltx2c_kernel *kernel, const ltx2c_term *term) {
-    return ltx2c_ceil(term->rank, 32) * 32 / kernel->pair;
+LTX2C_INLINE size_t ltx2c_pair(const ltx2c_kernel *kernel, const ltx2c_job *job, const ltx2c_term *term) {
+    return ltx2c_is_wide(job, term) ? 1 : kernel->pair;
+}
+
+/* Words of a column of A, none in a full term. */
+LTX2C_INLINE size_t ltx2c_depth(const ltx2c_kernel *kernel, const ltx2c_job *job, const ltx2c_term *term) {
+    return term->full.data ? 0 : ltx2c_ceil(term->rank, ltx2c_pair(kernel, job, term));
+}
+
+LTX2C_INLINE size_t ltx2c_b_stride(const ltx2c_kernel *kernel, const ltx2c_job *job, const ltx2c_term *term) {
+    return term->full.data ? 0 : ltx2c_ceil(term->rank, 32) * 32 / ltx2c_pair(kernel, job, term);
+}
+
+/* Of a tile, whatever its dtype. */
+LTX2C_INLINE size_t ltx2c_stage_bytes(const ltx2c_kernel *kernel) {
+    return kernel->rows * kernel->panel * sizeof(float);
 }
 
 /* Panels of a unit, which a thread packs at a time. */
@@ -78,8 +89,8 @@ static void ltx2c_measure_slab(const ltx2c_kernel *kernel, ltx2c_job *job, ltx2c
     slab->job = job;
     slab->a_words = slab->b_words = 0;
     for (size_t t = 0; t < job->term_count; t++) {
-        slab->a_words += ltx2c_depth(kernel, &job->terms[t]) * kernel->panel;
-        slab->b_words += ltx2c_b_stride(kernel, &job->terms[t]);
+        slab->a_words += ltx2c_depth(kernel, job, &job->terms[t]) * kernel->panel;
+        slab->b_words += ltx2c_b_stride(kernel, job, &job->terms[t]);
     }
 }
 
@@ -93,14 +104,15 @@ static void ltx2c_shape_slab(const ltx2c_kernel *kernel, ltx2c_slab *slab, size_
     slab->column = column;
     slab->columns = columns;
     slab->panels = ltx2c_ceil(columns, kernel->panel);
-    slab->panel_outer = slab->a_words * sizeof(uint32_t) > LTX2C_PANEL_BYTES;
-    size_t rows = slab->panel_outer ? LTX2C_ROWS_BYTES / (slab->b_words * sizeof(uint32_t)) : LTX2C_STREAM_ROWS;
-    rows = ltx2c_max(ltx2c_min(rows, LTX2C_BLOCK_ROWS) / kernel->rows, 1) * kernel->rows;
+    const ltx2c_blocking *blocking = &kernel->blocking;
+    slab->panel_outer = slab->a_words * sizeof(uint32_t) > blocking->panel_bytes;
+    size_t rows = slab->panel_outer ? blocking->b_bytes / (slab->b_words * sizeof(uint32_t)) : blocking->stream_rows;
+    rows = ltx2c_max(ltx2c_min(rows, blocking->rows) / kernel->rows, 1) * kernel->rows;
     slab->row_blocks = ltx2c_ceil(slab->job->rows, rows);
     slab->block_rows = ltx2c_ceil(ltx2c_ceil(slab->job->rows, slab->row_blocks), kernel->rows) * kernel->rows;
     slab->row_blocks = ltx2c_ceil(slab->job->rows, slab->block_rows);
     int narrow = slab->panel_outer || slab->row_blocks < 16;
-    slab->block_panels = narrow ? LTX2C_BLOCK_COLUMNS / kernel->panel : ltx2c_room(kernel, slab);
+    slab->block_panels = narrow ? blocking->columns / kernel->panel : ltx2c_room(kernel, slab);
     if (slab->row_blocks == 1) slab->block_panels = ltx2c_unit(kernel);
     slab->panel_blocks = ltx2c_ceil(slab->panels, slab->block_panels);
 }
@@ -180,7 +192,7 @@ static void ltx2c_carve_workers(ltx2c_batch *batch, uintptr_t *at) {
         worker->b = ltx2c_carve(at, b * sizeof(uint32_t));
         worker->b_range = ltx2c_carve(at, tiles * terms * sizeof(ltx2c_range));
         worker->factors = ltx2c_carve(at, terms * sizeof(ltx2c_factors));
-        worker->stage = ltx2c_carve(at, batch->kernel->rows * LTX2C_MAX_PANEL * sizeof(float));
+        worker->stage = ltx2c_carve(at, (terms + 1) * ltx2c_stage_bytes(batch->kernel));
     }
 }
 

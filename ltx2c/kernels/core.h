@@ -26,6 +26,11 @@
 
 typedef enum { LTX2C_BF16 = 0, LTX2C_F32 = 1, LTX2C_F16 = 2 } ltx2c_dtype;
 
+/* What is computed: the contract's two arithmetics, and one for layouts that store the sum by a rule of their own.
+ * LTX rounds factors, aggregate and sum through bf16. LTX_WIDE has the same aggregate, and its sum with an f32 weight
+ * stays f32, unrounded. F32 keeps f32 throughout: products by fused multiply-add, the total starting at the weight. */
+typedef enum { LTX2C_ARITHMETIC_LTX = 0, LTX2C_ARITHMETIC_F32 = 1, LTX2C_ARITHMETIC_LTX_WIDE = 2 } ltx2c_arithmetic;
+
 LTX2C_INLINE size_t ltx2c_itemsize(ltx2c_dtype dtype) { return dtype == LTX2C_F32 ? 4 : 2; }
 
 /* A row-major matrix: `stride` bytes from one row to the next, elements of a row adjacent. Any address will do, odd ones
@@ -37,16 +42,19 @@ typedef struct {
     ltx2c_dtype dtype;
 } ltx2c_matrix;
 
-/* One adapter's part: a [rank, in], b [out, rank]. */
+/* One adapter's part: of low rank, a [rank, in] and b [out, rank]; or a full matrix [out, in], and the rest unused. */
 typedef struct {
     ltx2c_matrix a, b;
     size_t rank;
-    float scale;
+    ltx2c_matrix full; /* data NULL in a term of low rank */
+    float strength;
 } ltx2c_term;
 
-/* One weight: out = weight + the terms' delta, [rows, columns]. `out` has the weight's dtype and may be the weight. */
+/* One weight: out = weight + the terms' delta, [rows, columns]. `out` has the weight's dtype and may be the weight.
+ * LTX_WIDE takes f32 weights only. */
 typedef struct {
     ltx2c_matrix weight;
+    ltx2c_arithmetic arithmetic;
     void *out;
     ptrdiff_t out_stride;
     size_t rows, columns;
@@ -84,7 +92,8 @@ LTX2C_INLINE ltx2c_range ltx2c_bounds_close(const ltx2c_bounds *bounds) {
 
 typedef enum { LTX2C_DOT, LTX2C_FMA, LTX2C_MULADD } ltx2c_mode;
 
-/* Which instruction gives the contract's bits for factors in these ranges.
+/* Which instruction gives the bits of multiply, round, add, round for bf16 factors in these ranges. Under F32, whose step
+ * is a fused multiply-add, DOT's bound holds alike, and FMA is always right.
  *
  * DOT (bf16 dot product, flushing denormals): every product is a multiple of 2^(eA_min + eB_min - 268). From 142 on
  * that unit is at least 2^-126, so every partial sum is zero or normal and nothing can be flushed.
@@ -98,15 +107,19 @@ LTX2C_INLINE ltx2c_mode ltx2c_exact_mode(ltx2c_range a, ltx2c_range b) {
 
 /* ---- Strips: what a kernel computes ------------------------------------------------------------------------------ */
 
-/* One term of a strip, packed. */
+/* One term of a strip: packed factors, or rows of a full matrix. */
 typedef struct {
     const uint32_t *a;         /* panel 0: words [depth][panel columns], 64-byte aligned, panels adjacent */
-    const ltx2c_range *a_range; /* per unit of LTX2C_UNIT columns */
-    const uint32_t *b;         /* words [rows][b_stride]: scaled already if this is the first term */
+    const ltx2c_range *a_range; /* per unit of LTX2C_UNIT columns; of bf16 factors only */
+    const uint32_t *b;         /* words [rows][b_stride]: scaled already if this is LTX's first term */
     size_t b_stride;
     ltx2c_range b_range;
     size_t depth;              /* words per column */
-    float scale;               /* of the product; used from the second term on */
+    int wide;                  /* a word is one f32 value, whatever the kernel's words of bf16 factors are */
+    float strength;
+    const char *full;          /* at the strip's first row and panel `first`; NULL in a term of low rank */
+    ptrdiff_t full_stride;
+    ltx2c_dtype full_dtype;
 } ltx2c_factors;
 
 /* `rows` rows of the weight by panels [first, last): for each panel the terms' products, chained, then the weight. */
@@ -119,27 +132,41 @@ typedef struct {
     char *out;
     ptrdiff_t weight_stride, out_stride;
     ltx2c_dtype dtype;
+    ltx2c_arithmetic arithmetic;
 } ltx2c_strip;
 
 enum {
     LTX2C_UNIT = 512,    /* columns packed at a time: one visit per row of A touches all their panels */
-    LTX2C_CHUNK = 512,   /* bf16 values handed to a packing function at a time */
+    LTX2C_CHUNK = 512,   /* values handed to a packing function at a time */
     LTX2C_MAX_PANEL = 64, /* columns */
     LTX2C_PEAK_STEPS = 200000
 };
 
+/* How a kernel wants weights cut, by the caches of the CPUs that it is for. */
+typedef struct {
+    size_t panel_bytes;  /* a panel of A up to this size stays in L1, next to B and the weight, while it meets one tile
+                            of rows after the other; a larger one meets all rows of a block first */
+    size_t b_bytes;      /* packed B of a block stays in L2 */
+    size_t rows;         /* of a block, at most */
+    size_t stream_rows;  /* of a block whose panels stay in L1 */
+    size_t columns;      /* of a block that is cut by columns too */
+} ltx2c_blocking;
+
 typedef struct {
     const char *name;
-    const char *(*obstacle)(void); /* NULL where the kernel runs; else what this CPU lacks, for people to read */
+    const char *(*unsupported)(void); /* NULL where the kernel runs; else what this CPU lacks, for people to read */
     unsigned panel; /* columns of a panel */
     unsigned rows;  /* most rows of a register tile */
     unsigned pair;  /* values of k in one word: 1 (f32) or 2 (bf16 pair) */
+    ltx2c_blocking blocking;
     /* Packs `panels` panels' worth of columns of one k (two when pair is 2: `next` is the row of k + 1) into
      * to[panel * panel_words]. Rows are of bf16, at any address. */
     void (*pack_a)(uint32_t *to, size_t panel_words, const char *row, const char *next, size_t panels,
                    ltx2c_bounds *bounds);
-    /* Packs `count` values of one row of B, a multiple of 32, scaled and rounded to bf16 unless `scale` is NULL. */
-    void (*pack_b)(uint32_t *to, const char *row, size_t count, const float *scale, ltx2c_bounds *bounds);
+    /* The same for one k as f32, from rows of any dtype. */
+    void (*pack_a_wide)(uint32_t *to, size_t panel_words, const char *row, ltx2c_dtype dtype, size_t panels);
+    /* Packs `count` bf16 values of one row of B, a multiple of 32, times `strength` and rounded to bf16 unless NULL. */
+    void (*pack_b)(uint32_t *to, const char *row, size_t count, const float *strength, ltx2c_bounds *bounds);
     /* Computes a strip; returns how many values became inf or NaN where the weight was finite. */
     uint64_t (*strip)(const ltx2c_strip *strip);
     /* Multiply-adds per call of `peak`, which does nothing but the strip's innermost instruction, on registers. */
@@ -205,19 +232,45 @@ LTX2C_INLINE float ltx2c_load(const char *from, size_t index, ltx2c_dtype dtype)
     return dtype == LTX2C_BF16 ? ltx2c_from_bf16(half) : ltx2c_from_f16(half);
 }
 
-/* The last step of the contract for one element: stores it, and says whether it stopped being finite. */
-LTX2C_INLINE int ltx2c_finish(char *out, const char *weight, size_t index, ltx2c_dtype dtype, float aggregate) {
-    const float before = ltx2c_load(weight, index, dtype);
-    const uint16_t sum = ltx2c_to_bf16(aggregate + before);
-    if (dtype == LTX2C_F32) {
-        const float wide = ltx2c_from_bf16(sum);
-        memcpy(out + index * sizeof wide, &wide, sizeof wide);
-    } else {
-        const uint16_t half = dtype == LTX2C_BF16 ? sum : ltx2c_to_f16(ltx2c_from_bf16(sum));
-        memcpy(out + index * sizeof half, &half, sizeof half);
-    }
-    int overflowed = dtype == LTX2C_F16 ? (sum & 0x7fff) >= 0x4780 : (sum & 0x7f80) == 0x7f80;
-    return overflowed && (ltx2c_bits(before) & 0x7f800000) != 0x7f800000;
+/* b * a + c, rounded once. In double the product is exact, and the sum is rounded to odd: where it is not exact and its
+ * last bit is even, it moves one step towards what was lost (TwoSum). The second rounding, to f32, is then right. */
+LTX2C_INLINE float ltx2c_fma(float b, float a, float c) {
+    const double product = (double)b * a, addend = c, sum = product + addend;
+    const double part = sum - product, lost = (product - (sum - part)) + (addend - part);
+    int64_t bits;
+    memcpy(&bits, &sum, sizeof bits);
+    const int inexact = lost > 0 || lost < 0; /* neither where the sum is inf or NaN: then it is NaN */
+    if (inexact && !(bits & 1)) bits += (lost > 0) == (sum > 0) ? 1 : -1;
+    double odd;
+    memcpy(&odd, &bits, sizeof odd);
+    return (float)odd;
+}
+
+/* ---- Results that are inf or NaN --------------------------------------------------------------------------------- */
+
+/* Some columns of a row whose stored result has such a value, and what the weight was: looked at after the tile, for
+ * within it there is no register to spare. They are few. */
+typedef struct {
+    char *out;
+    char before[LTX2C_MAX_PANEL * 2];
+} ltx2c_doubt;
+
+/* Makes NaNs canonical; counts the values that the weight did not bring along. */
+LTX2C_APART uint64_t ltx2c_settle(const ltx2c_doubt *doubt, const ltx2c_doubt *end, size_t columns, ltx2c_dtype dtype) {
+    static const uint32_t nan[] = {[LTX2C_BF16] = 0x7fc0, [LTX2C_F32] = 0x7fc00000, [LTX2C_F16] = 0x7e00};
+    uint64_t nonfinite = 0;
+    for (; doubt < end; doubt++)
+        for (size_t c = 0; c < columns; c++) {
+            const uint32_t magnitude = ltx2c_bits(ltx2c_load(doubt->out, c, dtype)) & 0x7fffffff;
+            if (magnitude < 0x7f800000) continue;
+            nonfinite += (ltx2c_bits(ltx2c_load(doubt->before, c, dtype)) & 0x7f800000) != 0x7f800000;
+            if (magnitude > 0x7f800000) {
+                const uint16_t half = (uint16_t)nan[dtype];
+                char *at = doubt->out + c * ltx2c_itemsize(dtype);
+                memcpy(at, dtype == LTX2C_F32 ? (const void *)&nan[dtype] : &half, ltx2c_itemsize(dtype));
+            }
+        }
+    return nonfinite;
 }
 
 #endif

@@ -61,21 +61,37 @@ typedef struct {
     size_t row, rows, first_panel, last_panel;
 } ltx2c_place;
 
-/* A strip whose last panel sticks out over the weight's right edge, through a buffer of full width. The columns beyond
- * the edge hold NaN: they never count as values that stopped being finite. */
-static uint64_t ltx2c_run_edge(const ltx2c_kernel *kernel, ltx2c_strip strip, size_t columns, char *stage) {
-    const size_t width = kernel->panel * ltx2c_itemsize(strip.dtype), bytes = columns * ltx2c_itemsize(strip.dtype);
-    for (size_t r = 0; r < strip.rows; r++) {
-        memcpy(stage + r * width, strip.weight + (ptrdiff_t)r * strip.weight_stride, bytes);
-        memset(stage + r * width + bytes, 0xff, width - bytes);
+/* `rows` rows of one panel with `columns` of its columns, from or to rows of whole panels with zeros behind them. */
+static void ltx2c_stage_edge(char *stage, const char *from, ptrdiff_t stride, size_t rows, size_t bytes, size_t width) {
+    for (size_t r = 0; r < rows; r++) {
+        memcpy(stage + r * width, from + (ptrdiff_t)r * stride, bytes);
+        memset(stage + r * width + bytes, 0, width - bytes);
     }
-    char *out = strip.out;
+}
+
+/* A strip that is one panel sticking out over the weight's right edge, through buffers of full width. */
+static uint64_t ltx2c_run_edge(const ltx2c_kernel *kernel, ltx2c_worker *worker, ltx2c_strip strip, size_t columns) {
+    const size_t itemsize = ltx2c_itemsize(strip.dtype), width = kernel->panel * itemsize, bytes = columns * itemsize;
+    char *out = strip.out, *stage = worker->stage, *full = stage;
+    const ptrdiff_t out_stride = strip.out_stride;
+    ltx2c_stage_edge(stage, strip.weight, strip.weight_stride, strip.rows, bytes, width);
     strip.weight = strip.out = stage;
-    strip.weight_stride = (ptrdiff_t)width;
-    ptrdiff_t out_stride = strip.out_stride;
-    strip.out_stride = (ptrdiff_t)width;
+    strip.weight_stride = strip.out_stride = (ptrdiff_t)width;
+    for (size_t t = 0; t < strip.term_count; t++) {
+        ltx2c_factors *f = &worker->factors[t];
+        if (!f->full) continue;
+        const size_t size = ltx2c_itemsize(f->full_dtype);
+        full += ltx2c_stage_bytes(kernel);
+        ltx2c_stage_edge(full, f->full, f->full_stride, strip.rows, columns * size, kernel->panel * size);
+        f->full = full;
+        f->full_stride = (ptrdiff_t)(kernel->panel * size);
+    }
     uint64_t nonfinite = kernel->strip(&strip);
     for (size_t r = 0; r < strip.rows; r++) memcpy(out + (ptrdiff_t)r * out_stride, stage + r * width, bytes);
+    if (!nonfinite) return 0;
+    for (size_t r = 0; r < strip.rows; r++) /* inf times the zeros beyond the edge is NaN */
+        for (size_t c = columns; c < kernel->panel; c++)
+            nonfinite -= (ltx2c_bits(ltx2c_load(stage + r * width, c, strip.dtype)) & 0x7f800000) == 0x7f800000;
     return nonfinite;
 }
 
@@ -84,15 +100,19 @@ static uint64_t ltx2c_run_strip(const ltx2c_kernel *kernel, ltx2c_worker *worker
                                 size_t first, size_t last) {
     const ltx2c_job *job = place->slab->job;
     const size_t local = tile * kernel->rows, row = place->row + local, terms = job->term_count;
-    const size_t itemsize = ltx2c_itemsize(job->weight.dtype);
+    const size_t itemsize = ltx2c_itemsize(job->weight.dtype), column = place->slab->column + first * kernel->panel;
     const uint32_t *b = worker->b;
     for (size_t t = 0; t < terms; t++) {
         ltx2c_factors *f = &worker->factors[t];
+        const ltx2c_matrix *full = &job->terms[t].full;
         f->b = b + local * f->b_stride;
         f->b_range = worker->b_range[tile * terms + t];
+        f->full = full->data;
+        if (f->full) f->full += (ptrdiff_t)row * full->stride + (ptrdiff_t)(column * ltx2c_itemsize(full->dtype));
+        f->full_stride = full->stride;
         b += place->slab->block_rows * f->b_stride;
     }
-    const size_t at = (place->slab->column + first * kernel->panel) * itemsize;
+    const size_t at = column * itemsize;
     ltx2c_strip strip = {
         .terms = worker->factors,
         .term_count = terms,
@@ -104,15 +124,19 @@ static uint64_t ltx2c_run_strip(const ltx2c_kernel *kernel, ltx2c_worker *worker
         .weight_stride = job->weight.stride,
         .out_stride = job->out_stride,
         .dtype = job->weight.dtype,
+        .arithmetic = job->arithmetic,
     };
     uint64_t nonfinite = first < strip.last ? kernel->strip(&strip) : 0;
     if (strip.last == last) return nonfinite;
     const size_t whole = (strip.last - first) * kernel->panel * itemsize;
     strip.weight += whole;
     strip.out += whole;
+    for (size_t t = 0; t < terms; t++)
+        if (worker->factors[t].full)
+            worker->factors[t].full += (strip.last - first) * kernel->panel * ltx2c_itemsize(job->terms[t].full.dtype);
     strip.first = strip.last;
     strip.last = last;
-    return nonfinite + ltx2c_run_edge(kernel, strip, place->slab->columns % kernel->panel, worker->stage);
+    return nonfinite + ltx2c_run_edge(kernel, worker, strip, place->slab->columns % kernel->panel);
 }
 
 static uint64_t ltx2c_run_tiles(const ltx2c_kernel *kernel, ltx2c_worker *worker, const ltx2c_place *place) {
@@ -134,13 +158,15 @@ static void ltx2c_point_at_a(const ltx2c_kernel *kernel, const ltx2c_slab *slab,
                              const uint32_t *a, size_t panel_count, size_t origin) {
     for (size_t t = 0; t < slab->job->term_count; t++) {
         const ltx2c_term *term = &slab->job->terms[t];
-        const size_t depth = ltx2c_depth(kernel, term);
+        const size_t depth = ltx2c_depth(kernel, slab->job, term);
         worker->factors[t] = (ltx2c_factors){
             .a = a - origin * depth * kernel->panel,
             .a_range = slab->a_range + t * ltx2c_units(slab),
-            .b_stride = ltx2c_b_stride(kernel, term),
+            .b_stride = ltx2c_b_stride(kernel, slab->job, term),
             .depth = depth,
-            .scale = term->scale,
+            .wide = ltx2c_is_wide(slab->job, term),
+            .strength = term->strength,
+            .full_dtype = term->full.dtype,
         };
         a += panel_count * depth * kernel->panel;
     }

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The door to the C kernels: fills C structures from byte views of arrays, and runs their blocks in parallel."""
+"""The bindings to the C kernels: fills C structures from byte views of arrays, and runs their blocks in parallel."""
 
 from cpython.exc cimport PyErr_CheckSignals
 from cython.parallel cimport parallel, prange, threadid
@@ -16,14 +16,19 @@ cdef extern from "dispatch.h" nogil:
         ptrdiff_t stride
         ltx2c_dtype dtype
 
+    ctypedef enum ltx2c_arithmetic:
+        pass
+
     ctypedef struct ltx2c_term:
         ltx2c_matrix a
         ltx2c_matrix b
         size_t rank
-        float scale
+        ltx2c_matrix full
+        float strength
 
     ctypedef struct ltx2c_job:
         ltx2c_matrix weight
+        ltx2c_arithmetic arithmetic
         void *out
         ptrdiff_t out_stride
         size_t rows
@@ -34,7 +39,7 @@ cdef extern from "dispatch.h" nogil:
 
     ctypedef struct ltx2c_kernel:
         const char *name
-        const char *(*obstacle)() noexcept nogil
+        const char *(*unsupported)() noexcept nogil
         uint64_t peak_macs
         float (*peak)(float seed) noexcept nogil
 
@@ -73,11 +78,11 @@ if ltx2c_survive_forks():
 def built():
     """The kernels of this build, slowest first: what keeps each from running on this CPU, or an empty string."""
     cdef int k
-    cdef const char *obstacle
+    cdef const char *reason
     verdicts = {}
     for k in range(LTX2C_KERNEL_COUNT):
-        obstacle = ltx2c_kernels[k].obstacle()
-        verdicts[ltx2c_kernels[k].name.decode()] = obstacle.decode() if obstacle else ""
+        reason = ltx2c_kernels[k].unsupported()
+        verdicts[ltx2c_kernels[k].name.decode()] = reason.decode() if reason else ""
     return verdicts
 
 
@@ -131,13 +136,14 @@ cdef class Jobs:
         matrix.stride = view.strides[0]
         matrix.dtype = <ltx2c_dtype>dtype
 
-    def add_job(self, const uint8_t[:, :] weight, uint8_t[:, :] out, int dtype, size_t columns):
-        """Start a job: byte views [rows, columns * itemsize] and the dtype's number in core.h."""
+    def add_job(self, const uint8_t[:, :] weight, uint8_t[:, :] out, int dtype, size_t columns, int arithmetic):
+        """Start a job: byte views [rows, columns * itemsize], and core.h's numbers of dtype and arithmetic."""
         if self.job_count == self.job_room:
             raise IndexError("more jobs than announced")
         cdef ltx2c_job *job = &self.jobs[self.job_count]
         self.job_count += 1
         self.fill(&job.weight, weight, dtype)
+        job.arithmetic = <ltx2c_arithmetic>arithmetic
         self.held.append(out)
         job.out = &out[0, 0] if out.shape[0] and out.shape[1] else NULL
         job.out_stride = out.strides[0]
@@ -145,17 +151,27 @@ cdef class Jobs:
         job.columns = columns
         job.terms = &self.terms[self.term_count]
 
-    def add_term(self, const uint8_t[:, :] a, int a_dtype, const uint8_t[:, :] b, int b_dtype, double scale):
-        """Add a term to the job started last: byte views of A [rank, in] and B [out, rank]."""
+    cdef ltx2c_term *next_term(self) except NULL:
         if self.term_count == self.term_room or not self.job_count:
             raise IndexError("more terms than announced")
         cdef ltx2c_term *term = &self.terms[self.term_count]
         self.term_count += 1
+        self.jobs[self.job_count - 1].term_count += 1
+        return term
+
+    def add_term(self, const uint8_t[:, :] a, int a_dtype, const uint8_t[:, :] b, int b_dtype, double strength):
+        """Add a term of low rank to the job started last: byte views of A [rank, in] and B [out, rank]."""
+        cdef ltx2c_term *term = self.next_term()
         self.fill(&term.a, a, a_dtype)
         self.fill(&term.b, b, b_dtype)
         term.rank = a.shape[0]
-        term.scale = ltx2c_round_strength(scale)
-        self.jobs[self.job_count - 1].term_count += 1
+        term.strength = ltx2c_round_strength(strength)
+
+    def add_full_term(self, const uint8_t[:, :] d, int dtype, double strength):
+        """Add a full term to the job started last: a byte view of D [out, in]."""
+        cdef ltx2c_term *term = self.next_term()
+        self.fill(&term.full, d, dtype)
+        term.strength = ltx2c_round_strength(strength)
 
     cdef void look_for_signals(self, int *asked) noexcept with gil:
         """Let Python handle signals; it does so in the main thread alone."""

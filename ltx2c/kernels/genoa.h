@@ -57,9 +57,9 @@ static int ltx2c_genoa_probe(void) {
     return wrong == 0;
 }
 
-static const char *ltx2c_genoa_obstacle(void) {
-    const char *obstacle = ltx2c_skylake_obstacle();
-    if (obstacle) return obstacle;
+static const char *ltx2c_genoa_unsupported(void) {
+    const char *unsupported = ltx2c_skylake_unsupported();
+    if (unsupported) return unsupported;
     if (!__builtin_cpu_supports("avx512bf16")) return "this CPU lacks AVX512_BF16";
     const ltx2c_environment saved = ltx2c_enter_environment();
     int exact = ltx2c_genoa_probe();
@@ -90,17 +90,17 @@ static void ltx2c_genoa_pack_a(uint32_t *to, size_t panel_words, const char *row
     _mm512_store_si512(bounds->high, high);
 }
 
-static void ltx2c_genoa_pack_b(uint32_t *to, const char *row, size_t count, const float *scale,
+static void ltx2c_genoa_pack_b(uint32_t *to, const char *row, size_t count, const float *strength,
                                ltx2c_bounds *bounds) {
     const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
     __m512i low = _mm512_load_si512(bounds->low), high = _mm512_load_si512(bounds->high);
     for (size_t k = 0; k < count; k += 32, to += 16) {
         __m512i values = _mm512_loadu_si512(row + 2 * k), pairs = _mm512_rol_epi32(values, 16);
-        if (scale) { /* the row's even values come first in their pairs */
+        if (strength) { /* the row's even values come first in their pairs */
             __m512 first = _mm512_castsi512_ps(ltx2c_skylake_even(values));
             __m512 second = _mm512_castsi512_ps(ltx2c_skylake_odd(values));
-            __m512i first_scaled = ltx2c_skylake_round_up(_mm512_mul_ps(first, _mm512_set1_ps(*scale)));
-            __m512i second_scaled = ltx2c_skylake_round_up(_mm512_mul_ps(second, _mm512_set1_ps(*scale)));
+            __m512i first_scaled = ltx2c_skylake_round_up(_mm512_mul_ps(first, _mm512_set1_ps(*strength)));
+            __m512i second_scaled = ltx2c_skylake_round_up(_mm512_mul_ps(second, _mm512_set1_ps(*strength)));
             pairs = _mm512_ternarylogic_epi32(upper, first_scaled, _mm512_srli_epi32(second_scaled, 16), 0xca);
         }
         ltx2c_skylake_bound(pairs, &low, &high);
@@ -115,14 +115,14 @@ static void ltx2c_genoa_pack_b(uint32_t *to, const char *row, size_t count, cons
 LTX2C_INLINE void ltx2c_genoa_dot(const int rows, ltx2c_skylake_tile sum, const uint32_t *a, const uint32_t *b,
                                   size_t b_stride, size_t depth) {
     for (size_t k = 0; k < depth; k++, a += LTX2C_SKYLAKE_PANEL) {
-        __m512i columns[LTX2C_SKYLAKE_VECTORS];
+        __m512i columns[ltx2c_skylake_vectors];
         LTX2C_UNROLL
-        for (int v = 0; v < LTX2C_SKYLAKE_VECTORS; v++) columns[v] = _mm512_load_si512(a + 16 * v);
+        for (int v = 0; v < ltx2c_skylake_vectors; v++) columns[v] = _mm512_load_si512(a + 16 * v);
         LTX2C_UNROLL
         for (int r = 0; r < rows; r++) {
             __m512i row = _mm512_set1_epi32((int)b[(size_t)r * b_stride + k]);
             LTX2C_UNROLL
-            for (int v = 0; v < LTX2C_SKYLAKE_VECTORS; v++)
+            for (int v = 0; v < ltx2c_skylake_vectors; v++)
                 sum[r][v] = _mm512_dpbf16_ps(sum[r][v], (__m512bh)row, (__m512bh)columns[v]);
         }
     }
@@ -133,7 +133,7 @@ LTX2C_INLINE void ltx2c_genoa_product(const int rows, const int fused, ltx2c_sky
                                       const uint32_t *b, size_t b_stride, size_t depth) {
     for (size_t k = 0; k < depth; k++, a += LTX2C_SKYLAKE_PANEL) {
         LTX2C_UNROLL
-        for (int v = 0; v < LTX2C_SKYLAKE_VECTORS; v++) {
+        for (int v = 0; v < ltx2c_skylake_vectors; v++) {
             const __m512i column = _mm512_load_si512(a + 16 * v);
             const __m512 first = ltx2c_genoa_first(column), second = ltx2c_genoa_second(column);
             LTX2C_UNROLL
@@ -178,11 +178,16 @@ typedef struct {
 LTX2C_APART uint64_t ltx2c_genoa_settle(const ltx2c_genoa_doubt *doubt, const ltx2c_genoa_doubt *end) {
     uint64_t nonfinite = 0;
     for (; doubt < end; doubt++) {
+        const char *before = (const char *)&doubt->before;
+        ltx2c_doubt special[1];
         __m512i even = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(doubt->aggregate));
         __m512i odd = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(doubt->aggregate, 1));
-        nonfinite += ltx2c_skylake_finish_bf16(doubt->out, doubt->before,
-                                               _mm512_castsi512_ps(_mm512_slli_epi32(even, 16)),
-                                               _mm512_castsi512_ps(_mm512_slli_epi32(odd, 16)));
+        __m512 even_before, odd_before;
+        ltx2c_skylake_get_bf16(before, &even_before, &odd_before);
+        even_before = _mm512_add_ps(_mm512_castsi512_ps(_mm512_slli_epi32(even, 16)), even_before);
+        odd_before = _mm512_add_ps(_mm512_castsi512_ps(_mm512_slli_epi32(odd, 16)), odd_before);
+        const ltx2c_doubt *noted = ltx2c_skylake_put(LTX2C_BF16, doubt->out, before, even_before, odd_before, special);
+        nonfinite += ltx2c_settle(special, noted, 2 * ltx2c_skylake_lanes, LTX2C_BF16);
     }
     return nonfinite;
 }
@@ -210,11 +215,11 @@ LTX2C_INLINE ltx2c_genoa_doubt *ltx2c_genoa_finish_half(char *out, const char *w
     return doubt + 1;
 }
 
-LTX2C_INLINE uint64_t ltx2c_genoa_finish(const int rows, ltx2c_skylake_tile sum, const ltx2c_strip *s, char *out,
+LTX2C_INLINE uint64_t ltx2c_genoa_finish_plain(const int rows, ltx2c_skylake_tile sum, const ltx2c_strip *s, char *out,
                                          const char *weight) {
     const ptrdiff_t out_stride = s->out_stride, weight_stride = s->weight_stride;
     const ltx2c_genoa_constants c = ltx2c_genoa_make_constants();
-    ltx2c_genoa_doubt doubts[2 * LTX2C_SKYLAKE_ROWS], *end = doubts;
+    ltx2c_genoa_doubt doubts[2 * ltx2c_skylake_mr], *end = doubts;
     LTX2C_UNROLL
     for (int r = 0; r < rows; r++, out += out_stride, weight += weight_stride) {
         end = ltx2c_genoa_finish_half(out, weight, sum[r][0], sum[r][1], &c, end);
@@ -223,45 +228,45 @@ LTX2C_INLINE uint64_t ltx2c_genoa_finish(const int rows, ltx2c_skylake_tile sum,
     return __builtin_expect(end == doubts, 1) ? 0 : ltx2c_genoa_settle(doubts, end);
 }
 
-/* ---- Strips ------------------------------------------------------------------------------------------------------ */
+/* ---- Tiles ------------------------------------------------------------------------------------------------------- */
 
-/* One term's sum for panel p, by whichever instruction is exact. */
-LTX2C_INLINE void ltx2c_genoa_term(const int rows, const ltx2c_factors *f, size_t p, ltx2c_skylake_tile sum) {
+/* One term's product for panel p, by whichever instruction is exact. Under F32 every step is fused. */
+LTX2C_INLINE void ltx2c_genoa_term(const int rows, const int f32, const ltx2c_factors *f, size_t p,
+                                   ltx2c_skylake_tile sum) {
     const uint32_t *a = f->a + p * f->depth * LTX2C_SKYLAKE_PANEL;
-    const ltx2c_mode mode = ltx2c_exact_mode(f->a_range[p / LTX2C_SKYLAKE_UNIT], f->b_range);
     ltx2c_skylake_clear(rows, sum);
+    if (f->wide) {
+        ltx2c_skylake_product(rows, 1, sum, a, f->b, f->b_stride, f->depth);
+        return;
+    }
+    const ltx2c_mode mode = ltx2c_exact_mode(f->a_range[p / LTX2C_SKYLAKE_UNIT], f->b_range);
     if (mode == LTX2C_DOT)
         ltx2c_genoa_dot(rows, sum, a, f->b, f->b_stride, f->depth);
-    else if (mode == LTX2C_FMA)
+    else if (f32 || mode == LTX2C_FMA)
         ltx2c_genoa_product(rows, 1, sum, a, f->b, f->b_stride, f->depth);
     else
         ltx2c_genoa_product(rows, 0, sum, a, f->b, f->b_stride, f->depth);
 }
 
-/* Any tile: several terms, a wide weight, factors that fail the dot product's guard. */
-LTX2C_INLINE uint64_t ltx2c_genoa_any_tile(const int rows, const ltx2c_strip *s, size_t p, char *out,
-                                           const char *weight) {
-    float aggregate[LTX2C_SKYLAKE_ROWS * LTX2C_SKYLAKE_PANEL] __attribute__((aligned(64)));
-    ltx2c_skylake_tile sum;
-    ltx2c_genoa_term(rows, s->terms, p, sum);
-    ltx2c_skylake_first(rows, sum);
-    for (size_t t = 1; t < s->term_count; t++) {
-        ltx2c_skylake_keep(rows, sum, aggregate);
-        ltx2c_genoa_term(rows, &s->terms[t], p, sum);
-        ltx2c_skylake_later(rows, sum, aggregate, s->terms[t].scale);
-    }
-    return ltx2c_skylake_finish(rows, sum, s, out, weight);
+/* One term, a bf16 weight, LTX, and factors that pass the guard. */
+LTX2C_INLINE int ltx2c_genoa_plain_is_exact(const ltx2c_strip *s, size_t p) {
+    return ltx2c_exact_mode(s->terms->a_range[p / LTX2C_SKYLAKE_UNIT], s->terms->b_range) == LTX2C_DOT;
 }
 
-/* The common tile: one term, a bf16 weight, factors that pass the guard. */
-LTX2C_INLINE uint64_t ltx2c_genoa_dot_tile(const int rows, const ltx2c_strip *s, size_t p, char *out,
-                                           const char *weight) {
+LTX2C_INLINE uint64_t ltx2c_genoa_plain_tile(const int rows, const ltx2c_strip *s, size_t p, char *out,
+                                             const char *weight) {
     const ltx2c_factors *f = s->terms;
     ltx2c_skylake_tile sum;
     ltx2c_skylake_clear(rows, sum);
     ltx2c_genoa_dot(rows, sum, f->a + p * f->depth * LTX2C_SKYLAKE_PANEL, f->b, f->b_stride, f->depth);
-    return ltx2c_genoa_finish(rows, sum, s, out, weight);
+    return ltx2c_genoa_finish_plain(rows, sum, s, out, weight);
 }
+
+#define LTX2C_VECTOR(name) ltx2c_skylake_##name
+#define LTX2C_TILE(name) ltx2c_genoa_##name
+#define LTX2C_PLAIN
+#include "tile.h"
+#undef LTX2C_PLAIN
 
 /* Rank 1 and 2, where a sum is one word: rows pass by as streams, and nothing waits in registers. */
 static uint64_t ltx2c_genoa_thin(const ltx2c_strip *s) {
@@ -296,57 +301,13 @@ static int ltx2c_genoa_all_dot(const ltx2c_strip *s) {
     return 1;
 }
 
-typedef uint64_t ltx2c_genoa_tile(const ltx2c_strip *s, size_t p, char *out, const char *weight);
-
-LTX2C_INLINE uint64_t ltx2c_genoa_rows(const int rows, const ltx2c_strip *s, ltx2c_genoa_tile *any_tile) {
-    const size_t panel_bytes = LTX2C_SKYLAKE_PANEL * ltx2c_itemsize(s->dtype);
-    const ltx2c_factors *f = s->terms;
-    const int plain = s->term_count == 1 && s->dtype == LTX2C_BF16;
-    const char *weight = s->weight;
-    char *out = s->out;
-    uint64_t nonfinite = 0;
-    ltx2c_skylake_prefetch(rows, weight, s->weight_stride, panel_bytes);
-    for (size_t p = s->first; p < s->last; p++, out += panel_bytes, weight += panel_bytes) {
-        if (plain && ltx2c_exact_mode(f->a_range[p / LTX2C_SKYLAKE_UNIT], f->b_range) == LTX2C_DOT)
-            nonfinite += ltx2c_genoa_dot_tile(rows, s, p, out, weight);
-        else
-            nonfinite += any_tile(s, p, out, weight);
-    }
-    return nonfinite;
-}
-
-LTX2C_APART uint64_t ltx2c_genoa_any_1(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
-    return ltx2c_genoa_any_tile(1, s, p, out, weight);
-}
-static uint64_t ltx2c_genoa_rows_1(const ltx2c_strip *s) { return ltx2c_genoa_rows(1, s, ltx2c_genoa_any_1); }
-LTX2C_APART uint64_t ltx2c_genoa_any_2(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
-    return ltx2c_genoa_any_tile(2, s, p, out, weight);
-}
-static uint64_t ltx2c_genoa_rows_2(const ltx2c_strip *s) { return ltx2c_genoa_rows(2, s, ltx2c_genoa_any_2); }
-LTX2C_APART uint64_t ltx2c_genoa_any_3(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
-    return ltx2c_genoa_any_tile(3, s, p, out, weight);
-}
-static uint64_t ltx2c_genoa_rows_3(const ltx2c_strip *s) { return ltx2c_genoa_rows(3, s, ltx2c_genoa_any_3); }
-LTX2C_APART uint64_t ltx2c_genoa_any_4(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
-    return ltx2c_genoa_any_tile(4, s, p, out, weight);
-}
-static uint64_t ltx2c_genoa_rows_4(const ltx2c_strip *s) { return ltx2c_genoa_rows(4, s, ltx2c_genoa_any_4); }
-LTX2C_APART uint64_t ltx2c_genoa_any_5(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
-    return ltx2c_genoa_any_tile(5, s, p, out, weight);
-}
-static uint64_t ltx2c_genoa_rows_5(const ltx2c_strip *s) { return ltx2c_genoa_rows(5, s, ltx2c_genoa_any_5); }
-LTX2C_APART uint64_t ltx2c_genoa_any_6(const ltx2c_strip *s, size_t p, char *out, const char *weight) {
-    return ltx2c_genoa_any_tile(6, s, p, out, weight);
-}
-static uint64_t ltx2c_genoa_rows_6(const ltx2c_strip *s) { return ltx2c_genoa_rows(6, s, ltx2c_genoa_any_6); }
-
 static uint64_t ltx2c_genoa_strip(const ltx2c_strip *s) {
-    static uint64_t (*const by_rows[])(const ltx2c_strip *) = {ltx2c_genoa_rows_1, ltx2c_genoa_rows_2,
-                                                               ltx2c_genoa_rows_3, ltx2c_genoa_rows_4,
-                                                               ltx2c_genoa_rows_5, ltx2c_genoa_rows_6};
-    const int thin = s->term_count == 1 && s->terms->depth == 1 && s->dtype == LTX2C_BF16;
-    return thin && ltx2c_genoa_all_dot(s) ? ltx2c_genoa_thin(s) : by_rows[s->rows - 1](s);
+    const int thin = s->term_count == 1 && !s->terms->full && s->terms->depth == 1 && s->dtype == LTX2C_BF16 &&
+                     s->arithmetic == LTX2C_ARITHMETIC_LTX;
+    return thin && ltx2c_genoa_all_dot(s) ? ltx2c_genoa_thin(s) : ltx2c_genoa_strip_by_rows(s);
 }
+
+/* ---- The kernel -------------------------------------------------------------------------------------------------- */
 
 static float ltx2c_genoa_peak(float seed) {
     const __m512bh value = (__m512bh)_mm512_set1_ps(seed);
@@ -354,9 +315,9 @@ static float ltx2c_genoa_peak(float seed) {
     ltx2c_skylake_distinct(sum, seed);
     for (size_t k = 0; k < LTX2C_PEAK_STEPS; k++) {
         LTX2C_UNROLL
-        for (int r = 0; r < LTX2C_SKYLAKE_ROWS; r++) {
+        for (int r = 0; r < ltx2c_skylake_mr; r++) {
             LTX2C_UNROLL
-            for (int v = 0; v < LTX2C_SKYLAKE_VECTORS; v++) sum[r][v] = _mm512_dpbf16_ps(sum[r][v], value, value);
+            for (int v = 0; v < ltx2c_skylake_vectors; v++) sum[r][v] = _mm512_dpbf16_ps(sum[r][v], value, value);
         }
     }
     return ltx2c_skylake_total(sum);
@@ -364,14 +325,16 @@ static float ltx2c_genoa_peak(float seed) {
 
 static const ltx2c_kernel ltx2c_genoa = {
     .name = "genoa",
-    .obstacle = ltx2c_genoa_obstacle,
+    .unsupported = ltx2c_genoa_unsupported,
     .panel = LTX2C_SKYLAKE_PANEL,
-    .rows = LTX2C_SKYLAKE_ROWS,
+    .rows = ltx2c_skylake_mr,
     .pair = 2,
+    .blocking = {.panel_bytes = 24 << 10, .b_bytes = 256 << 10, .rows = 252, .stream_rows = 60, .columns = 1024},
     .pack_a = ltx2c_genoa_pack_a,
+    .pack_a_wide = ltx2c_genoa_pack_a_wide,
     .pack_b = ltx2c_genoa_pack_b,
     .strip = ltx2c_genoa_strip,
-    .peak_macs = (uint64_t)LTX2C_PEAK_STEPS * LTX2C_SKYLAKE_ROWS * LTX2C_SKYLAKE_PANEL * 2,
+    .peak_macs = (uint64_t)LTX2C_PEAK_STEPS * ltx2c_skylake_mr * LTX2C_SKYLAKE_PANEL * 2,
     .peak = ltx2c_genoa_peak,
 };
 

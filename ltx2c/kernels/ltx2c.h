@@ -8,13 +8,16 @@
  *         .a = {a, in * sizeof(uint16_t), LTX2C_BF16},           a [rank, in], b [out, rank], row-major;
  *         .b = {b, rank * sizeof(uint16_t), LTX2C_BF16},         bytes from row to row; bf16, f32 or f16
  *         .rank = rank,
- *         .scale = 0.8f,
+ *         .strength = 0.8f,
  *     };
+ *     A term may instead be a full matrix, .full = {d, in * sizeof(uint16_t), LTX2C_BF16}: it has no rank.
+ *
  *     ltx2c_job job = {
  *         .weight = {w, in * sizeof(uint16_t), LTX2C_BF16},
  *         .out = w, .out_stride = in * sizeof(uint16_t),         the weight itself, or memory apart from all inputs
  *         .rows = out, .columns = in,
  *         .terms = &term, .term_count = 1,                       in fusion order; at least one
+ *         .arithmetic = LTX2C_ARITHMETIC_LTX,                    or LTX2C_ARITHMETIC_F32
  *     };
  *     if (ltx2c_fuse(&job, threads)) ...                         no memory: nothing was written
  *     job.nonfinite                                              values that became inf or NaN, and were finite

@@ -25,33 +25,54 @@ static const char *ltx2c_a_row(const ltx2c_term *term, size_t k, size_t column, 
     return (const char *)stage;
 }
 
+/* Packs `panels` panels of A from `column` on, of which `count` columns exist; returns the range of bf16 values. */
+static ltx2c_range ltx2c_pack_a(const ltx2c_kernel *kernel, uint32_t *to, const ltx2c_term *term, size_t panel_words,
+                                size_t column, size_t count, size_t panels) {
+    uint16_t stage[2][LTX2C_UNIT];
+    const size_t width = panels * kernel->panel;
+    ltx2c_bounds bounds;
+    ltx2c_bounds_open(&bounds);
+    for (size_t k = 0; k < term->rank; k += kernel->pair, to += kernel->panel) {
+        const char *row = ltx2c_a_row(term, k, column, count, width, stage[0]), *next = NULL;
+        if (kernel->pair == 2) next = ltx2c_a_row(term, k + 1, column, count, width, stage[1]);
+        kernel->pack_a(to, panel_words, row, next, panels, &bounds);
+    }
+    return ltx2c_bounds_close(&bounds);
+}
+
+/* The same with f32 words, from factors of any dtype. */
+static void ltx2c_pack_a_wide(const ltx2c_kernel *kernel, uint32_t *to, const ltx2c_term *term, size_t panel_words,
+                              size_t column, size_t count, size_t panels) {
+    char stage[LTX2C_UNIT * sizeof(float)];
+    const size_t itemsize = ltx2c_itemsize(term->a.dtype), bytes = count * itemsize;
+    const int whole = count == panels * kernel->panel;
+    memset(stage, 0, sizeof stage);
+    for (size_t k = 0; k < term->rank; k++, to += kernel->panel) {
+        const char *row = (const char *)term->a.data + (ptrdiff_t)k * term->a.stride + column * itemsize;
+        kernel->pack_a_wide(to, panel_words, whole ? row : memcpy(stage, row, bytes), term->a.dtype, panels);
+    }
+}
+
 /* Packs a unit's panels of every term; `a` is where panel `origin` belongs. */
 static void ltx2c_pack_unit(const ltx2c_kernel *kernel, ltx2c_slab *slab, uint32_t *a, size_t panel_count,
                             size_t origin, size_t unit) {
-    uint16_t stage[2][LTX2C_UNIT];
     const size_t first = unit * ltx2c_unit(kernel), panels = ltx2c_min(ltx2c_unit(kernel), slab->panels - first);
-    const size_t width = panels * kernel->panel, column = first * kernel->panel;
-    const size_t count = ltx2c_min(width, slab->columns - column);
+    const size_t column = first * kernel->panel, count = ltx2c_min(panels * kernel->panel, slab->columns - column);
     for (size_t t = 0; t < slab->job->term_count; t++) {
         const ltx2c_term *term = &slab->job->terms[t];
-        const size_t depth = ltx2c_depth(kernel, term), panel_words = depth * kernel->panel;
+        const size_t panel_words = ltx2c_depth(kernel, slab->job, term) * kernel->panel;
         uint32_t *to = a + (first - origin) * panel_words;
-        ltx2c_bounds bounds;
-        ltx2c_bounds_open(&bounds);
-        for (size_t word = 0; word < depth; word++, to += kernel->panel) {
-            const size_t k = word * kernel->pair;
-            const char *row = ltx2c_a_row(term, k, slab->column + column, count, width, stage[0]);
-            const char *next = NULL;
-            if (kernel->pair == 2) next = ltx2c_a_row(term, k + 1, slab->column + column, count, width, stage[1]);
-            kernel->pack_a(to, panel_words, row, next, panels, &bounds);
-        }
-        slab->a_range[t * ltx2c_units(slab) + unit] = ltx2c_bounds_close(&bounds);
+        if (ltx2c_is_wide(slab->job, term))
+            ltx2c_pack_a_wide(kernel, to, term, panel_words, slab->column + column, count, panels);
+        else if (!term->full.data)
+            slab->a_range[t * ltx2c_units(slab) + unit] =
+                ltx2c_pack_a(kernel, to, term, panel_words, slab->column + column, count, panels);
         a += panel_count * panel_words;
     }
 }
 
 static void ltx2c_pack_b_row(const ltx2c_kernel *kernel, uint32_t *to, const ltx2c_term *term, size_t row,
-                             const float *scale, ltx2c_bounds *bounds) {
+                             const float *strength, ltx2c_bounds *bounds) {
     uint16_t stage[LTX2C_CHUNK];
     const char *from = (const char *)term->b.data + (ptrdiff_t)row * term->b.stride;
     for (size_t k = 0, count; k < term->rank; k += count) {
@@ -59,13 +80,38 @@ static void ltx2c_pack_b_row(const ltx2c_kernel *kernel, uint32_t *to, const ltx
         const char *values = from + k * ltx2c_itemsize(term->b.dtype);
         if (term->b.dtype == LTX2C_BF16 && count >= 32) {
             count -= count % 32;
-            kernel->pack_b(to + k / kernel->pair, values, count, scale, bounds);
+            kernel->pack_b(to + k / kernel->pair, values, count, strength, bounds);
         } else {
             const size_t width = ltx2c_ceil(count, 32) * 32;
             ltx2c_stage_row(stage, values, term->b.dtype, count, width);
-            kernel->pack_b(to + k / kernel->pair, (const char *)stage, width, scale, bounds);
+            kernel->pack_b(to + k / kernel->pair, (const char *)stage, width, strength, bounds);
         }
     }
+}
+
+static void ltx2c_pack_b_row_wide(uint32_t *to, const ltx2c_term *term, size_t row) {
+    const char *from = (const char *)term->b.data + (ptrdiff_t)row * term->b.stride;
+    if (term->b.dtype == LTX2C_F32)
+        memcpy(to, from, term->rank * sizeof *to);
+    else if (term->b.dtype == LTX2C_BF16)
+        for (size_t k = 0; k < term->rank; k++) to[k] = (uint32_t)ltx2c_half(from, k) << 16;
+    else
+        for (size_t k = 0; k < term->rank; k++) to[k] = ltx2c_bits(ltx2c_from_f16(ltx2c_half(from, k)));
+}
+
+/* Packs a tile's rows [first, last) of one term's B; returns the range of bf16 values. */
+static ltx2c_range ltx2c_pack_b_tile(const ltx2c_kernel *kernel, uint32_t *to, const ltx2c_job *job,
+                                     const ltx2c_term *term, size_t first, size_t last) {
+    const size_t stride = ltx2c_b_stride(kernel, job, term);
+    const int scaled = term == job->terms && job->arithmetic != LTX2C_ARITHMETIC_F32;
+    ltx2c_bounds bounds;
+    ltx2c_bounds_open(&bounds);
+    for (size_t row = first; row < last; row++, to += stride)
+        if (ltx2c_is_wide(job, term))
+            ltx2c_pack_b_row_wide(to, term, row);
+        else
+            ltx2c_pack_b_row(kernel, to, term, row, scaled ? &term->strength : NULL, &bounds);
+    return ltx2c_bounds_close(&bounds);
 }
 
 /* Packs rows [first, first + rows) of every term's B, and keeps the range of each tile. */
@@ -75,14 +121,11 @@ static void ltx2c_pack_b(const ltx2c_kernel *kernel, const ltx2c_slab *slab, ltx
     uint32_t *to = worker->b;
     for (size_t t = 0; t < terms; t++) {
         const ltx2c_term *term = &slab->job->terms[t];
-        const size_t stride = ltx2c_b_stride(kernel, term);
-        for (size_t r = 0; r < rows; r += kernel->rows) {
-            ltx2c_bounds bounds;
-            ltx2c_bounds_open(&bounds);
-            for (size_t i = r; i < ltx2c_min(r + kernel->rows, rows); i++)
-                ltx2c_pack_b_row(kernel, to + i * stride, term, first + i, t ? NULL : &term->scale, &bounds);
-            worker->b_range[r / kernel->rows * terms + t] = ltx2c_bounds_close(&bounds);
-        }
+        const size_t stride = ltx2c_b_stride(kernel, slab->job, term);
+        for (size_t r = 0; r < rows && !term->full.data; r += kernel->rows)
+            worker->b_range[r / kernel->rows * terms + t] =
+                ltx2c_pack_b_tile(kernel, to + r * stride, slab->job, term, first + r,
+                                  first + ltx2c_min(r + kernel->rows, rows));
         to += slab->block_rows * stride;
     }
 }

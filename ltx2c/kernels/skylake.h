@@ -6,9 +6,6 @@
  * A panel holds, for each 32 columns, the 16 even ones and then the 16 odd ones. That is the order in which a vector of
  * 32 bf16 splits into two of f32 by one shift and one mask, and joins again by one ternary operation: neither packing
  * nor the epilogue of a bf16 weight needs a shuffle.
- *
- * May assume: A 64-byte aligned and padded with zeros to whole panels, B's rows padded with zeros, weight and out
- * readable and writable for whole panels (the driver stages what is not), round to nearest, no flushing in MXCSR.
  */
 #if defined(__x86_64__) && !defined(LTX2C_WITHOUT_SKYLAKE)
 #ifdef LTX2C_LISTING
@@ -29,13 +26,18 @@
 #endif
 
 enum {
-    LTX2C_SKYLAKE_ROWS = 6,
-    LTX2C_SKYLAKE_VECTORS = 4,
+    ltx2c_skylake_mr = 6,
+    ltx2c_skylake_lanes = 16,
+    ltx2c_skylake_vectors = 4,
     LTX2C_SKYLAKE_PANEL = 64,
     LTX2C_SKYLAKE_UNIT = LTX2C_UNIT / LTX2C_SKYLAKE_PANEL /* panels */
 };
 
-static const char *ltx2c_skylake_obstacle(void) {
+typedef __m512 ltx2c_skylake_vector;
+typedef __m512i ltx2c_skylake_halves;
+typedef __m512 ltx2c_skylake_tile[ltx2c_skylake_mr][ltx2c_skylake_vectors];
+
+static const char *ltx2c_skylake_unsupported(void) {
     int runs = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     return runs ? NULL : "this CPU lacks AVX-512 F, BW, DQ or VL";
@@ -86,13 +88,13 @@ LTX2C_INLINE __m512 ltx2c_skylake_round(__m512 values) {
     return _mm512_castsi512_ps(ltx2c_skylake_odd(ltx2c_skylake_round_up(values)));
 }
 
-static void ltx2c_skylake_pack_b(uint32_t *to, const char *row, size_t count, const float *scale,
+static void ltx2c_skylake_pack_b(uint32_t *to, const char *row, size_t count, const float *strength,
                                  ltx2c_bounds *bounds) {
     __m512i low = _mm512_load_si512(bounds->low), high = _mm512_load_si512(bounds->high);
     for (size_t k = 0; k < count; k += 16) {
         __m512i half = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(row + 2 * k)));
         __m512 values = _mm512_castsi512_ps(_mm512_slli_epi32(half, 16));
-        if (scale) values = ltx2c_skylake_round(_mm512_mul_ps(values, _mm512_set1_ps(*scale)));
+        if (strength) values = ltx2c_skylake_round(_mm512_mul_ps(values, _mm512_set1_ps(*strength)));
         ltx2c_skylake_bound(_mm512_castps_si512(values), &low, &high);
         _mm512_store_ps(to + k, values);
     }
@@ -102,13 +104,11 @@ static void ltx2c_skylake_pack_b(uint32_t *to, const char *row, size_t count, co
 
 /* ---- Products ---------------------------------------------------------------------------------------------------- */
 
-typedef __m512 ltx2c_skylake_tile[LTX2C_SKYLAKE_ROWS][LTX2C_SKYLAKE_VECTORS];
-
 LTX2C_INLINE void ltx2c_skylake_clear(const int rows, ltx2c_skylake_tile sum) {
     LTX2C_UNROLL
     for (int r = 0; r < rows; r++) {
         LTX2C_UNROLL
-        for (int v = 0; v < LTX2C_SKYLAKE_VECTORS; v++) sum[r][v] = _mm512_setzero_ps();
+        for (int v = 0; v < ltx2c_skylake_vectors; v++) sum[r][v] = _mm512_setzero_ps();
     }
 }
 
@@ -120,17 +120,77 @@ LTX2C_INLINE __m512 ltx2c_skylake_step(const int fused, __m512 b, __m512 a, __m5
 LTX2C_INLINE void ltx2c_skylake_product(const int rows, const int fused, ltx2c_skylake_tile sum, const uint32_t *a,
                                         const uint32_t *b, size_t b_stride, size_t depth) {
     for (size_t k = 0; k < depth; k++, a += LTX2C_SKYLAKE_PANEL) {
-        __m512 columns[LTX2C_SKYLAKE_VECTORS];
+        __m512 columns[ltx2c_skylake_vectors];
         LTX2C_UNROLL
-        for (int v = 0; v < LTX2C_SKYLAKE_VECTORS; v++) columns[v] = _mm512_load_ps(a + 16 * v);
+        for (int v = 0; v < ltx2c_skylake_vectors; v++) columns[v] = _mm512_load_ps(a + 16 * v);
         LTX2C_UNROLL
         for (int r = 0; r < rows; r++) {
             __m512 row = _mm512_set1_ps(ltx2c_float(b[(size_t)r * b_stride + k]));
             LTX2C_UNROLL
-            for (int v = 0; v < LTX2C_SKYLAKE_VECTORS; v++)
+            for (int v = 0; v < ltx2c_skylake_vectors; v++)
                 sum[r][v] = ltx2c_skylake_step(fused, row, columns[v], sum[r][v]);
         }
     }
+}
+
+/* ---- Vectors, for tile.h ----------------------------------------------------------------------------------------- */
+
+LTX2C_INLINE __m512 ltx2c_skylake_splat(float value) { return _mm512_set1_ps(value); }
+LTX2C_INLINE __m512 ltx2c_skylake_add(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
+LTX2C_INLINE __m512 ltx2c_skylake_mul(__m512 a, __m512 b) { return _mm512_mul_ps(a, b); }
+LTX2C_INLINE __m512 ltx2c_skylake_load(const char *from) { return _mm512_loadu_ps(from); }
+LTX2C_INLINE void ltx2c_skylake_store(char *to, __m512 v) { _mm512_storeu_ps(to, v); }
+LTX2C_INLINE __m512 ltx2c_skylake_kept(const float *from) { return _mm512_load_ps(from); }
+LTX2C_INLINE void ltx2c_skylake_keep(float *to, __m512 v) { _mm512_store_ps(to, v); }
+
+LTX2C_INLINE __m512 ltx2c_skylake_load_f16(const char *from) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)from));
+}
+
+LTX2C_INLINE void ltx2c_skylake_store_f16(char *to, __m512 v) {
+    _mm256_storeu_si256((__m256i *)to, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+
+LTX2C_INLINE void ltx2c_skylake_split(__m512 left, __m512 right, __m512 *even, __m512 *odd) {
+    const __m512i first = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    *even = _mm512_permutex2var_ps(left, first, right);
+    *odd = _mm512_permutex2var_ps(left, _mm512_add_epi32(first, _mm512_set1_epi32(1)), right);
+}
+
+LTX2C_INLINE void ltx2c_skylake_join(__m512 even, __m512 odd, __m512 *left, __m512 *right) {
+    const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    *left = _mm512_permutex2var_ps(even, first, odd);
+    *right = _mm512_permutex2var_ps(even, _mm512_add_epi32(first, _mm512_set1_epi32(8)), odd);
+}
+
+LTX2C_INLINE void ltx2c_skylake_get_bf16(const char *from, __m512 *even, __m512 *odd) {
+    const __m512i halves = _mm512_loadu_si512(from);
+    *even = _mm512_castsi512_ps(ltx2c_skylake_even(halves));
+    *odd = _mm512_castsi512_ps(ltx2c_skylake_odd(halves));
+}
+
+LTX2C_INLINE __m512i ltx2c_skylake_to_bf16(__m512 even, __m512 odd) {
+    return _mm512_mask_mov_epi16(_mm512_srli_epi32(ltx2c_skylake_round_up(even), 16), 0xaaaaaaaa,
+                                 ltx2c_skylake_round_up(odd));
+}
+
+LTX2C_INLINE void ltx2c_skylake_store_bf16(char *to, __m512i halves) { _mm512_storeu_si512(to, halves); }
+
+LTX2C_INLINE int ltx2c_skylake_special_bf16(__m512i halves) {
+    const __m512i top = _mm512_set1_epi16(0x7f80);
+    return _mm512_cmpeq_epi16_mask(_mm512_and_si512(halves, top), top) != 0;
+}
+
+LTX2C_INLINE __m512 ltx2c_skylake_canonical(__m512 v) {
+    return _mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q),
+                              _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc00000)));
+}
+
+LTX2C_INLINE int ltx2c_skylake_any_at_least(__m512 even, __m512 odd, uint32_t limit) {
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+    const __m512i most = _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(even), magnitude),
+                                          _mm512_and_si512(_mm512_castps_si512(odd), magnitude));
+    return _mm512_cmpge_epu32_mask(most, _mm512_set1_epi32((int)limit)) != 0;
 }
 
 /* Asks for the first tile's weights, which come from memory while its product runs. Where a strip has more tiles than
@@ -142,186 +202,38 @@ LTX2C_INLINE void ltx2c_skylake_prefetch(const int rows, const char *weight, ptr
     }
 }
 
-/* ---- Epilogue ---------------------------------------------------------------------------------------------------- */
+/* ---- Tiles ------------------------------------------------------------------------------------------------------- */
 
-/* The first term's aggregate: bf16(acc). */
-LTX2C_INLINE void ltx2c_skylake_first(const int rows, ltx2c_skylake_tile sum) {
-    LTX2C_UNROLL
-    for (int r = 0; r < rows; r++) {
-        LTX2C_UNROLL
-        for (int v = 0; v < LTX2C_SKYLAKE_VECTORS; v++) sum[r][v] = ltx2c_skylake_round(sum[r][v]);
-    }
-}
-
-/* The aggregate so far waits in L1 while a later term's product has the registers. */
-LTX2C_INLINE void ltx2c_skylake_keep(const int rows, ltx2c_skylake_tile sum, float *aggregate) {
-    LTX2C_UNROLL
-    for (int r = 0; r < rows; r++) {
-        LTX2C_UNROLL
-        for (int v = 0; v < LTX2C_SKYLAKE_VECTORS; v++)
-            _mm512_store_ps(aggregate + LTX2C_SKYLAKE_PANEL * r + 16 * v, sum[r][v]);
-    }
-}
-
-/* A later term's: bf16(agg + scale * acc), multiply and add rounded separately. */
-LTX2C_INLINE void ltx2c_skylake_later(const int rows, ltx2c_skylake_tile sum, const float *aggregate, float scale) {
-    LTX2C_UNROLL
-    for (int r = 0; r < rows; r++) {
-        LTX2C_UNROLL
-        for (int v = 0; v < LTX2C_SKYLAKE_VECTORS; v++) {
-            __m512 scaled = _mm512_mul_ps(_mm512_set1_ps(scale), sum[r][v]);
-            __m512 kept = _mm512_load_ps(aggregate + LTX2C_SKYLAKE_PANEL * r + 16 * v);
-            sum[r][v] = ltx2c_skylake_round(_mm512_add_ps(kept, scaled));
-        }
-    }
-}
-
-/* Result lanes that are inf or NaN: canonical NaNs, and how many of them the weight did not bring along. */
-LTX2C_INLINE uint64_t ltx2c_skylake_special_bf16(char *out, __m512i weight, __m512i result) {
-    const __m512i top = _mm512_set1_epi16(0x7f80), magnitude = _mm512_set1_epi16(0x7fff);
-    __mmask32 nonfinite = _mm512_cmpeq_epi16_mask(_mm512_and_si512(result, top), top);
-    __mmask32 before = _mm512_cmpeq_epi16_mask(_mm512_and_si512(weight, top), top);
-    __mmask32 nan = _mm512_cmpgt_epi16_mask(_mm512_and_si512(result, magnitude), top);
-    _mm512_storeu_si512(out, _mm512_mask_mov_epi16(result, nan, _mm512_set1_epi16(0x7fc0)));
-    return (uint64_t)__builtin_popcount(nonfinite & ~before);
-}
-
-/* 32 columns of a bf16 weight: adds the aggregates of its even and odd columns to what was there before. */
-LTX2C_INLINE uint64_t ltx2c_skylake_finish_bf16(char *out, __m512i before, __m512 even, __m512 odd) {
-    const __m512i top = _mm512_set1_epi16(0x7f80);
-    even = _mm512_add_ps(even, _mm512_castsi512_ps(ltx2c_skylake_even(before)));
-    odd = _mm512_add_ps(odd, _mm512_castsi512_ps(ltx2c_skylake_odd(before)));
-    __m512i result = _mm512_mask_mov_epi16(_mm512_srli_epi32(ltx2c_skylake_round_up(even), 16), 0xaaaaaaaa,
-                                           ltx2c_skylake_round_up(odd));
-    if (__builtin_expect(_mm512_cmpeq_epi16_mask(_mm512_and_si512(result, top), top) != 0, 0))
-        return ltx2c_skylake_special_bf16(out, before, result);
-    _mm512_storeu_si512(out, result);
-    return 0;
-}
-
-/* bf16(aggregate + before) as f32, NaNs canonical; counts results of at least `limit` whose weight was finite. */
-LTX2C_INLINE __m512 ltx2c_skylake_add_wide(__m512 aggregate, __m512 before, uint32_t limit, uint64_t *nonfinite) {
-    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-    __m512 sum = _mm512_add_ps(aggregate, before);
-    __m512i result = ltx2c_skylake_odd(ltx2c_skylake_round_up(sum));
-    __mmask16 nan = _mm512_cmp_ps_mask(sum, sum, _CMP_UNORD_Q);
-    result = _mm512_mask_mov_epi32(result, nan, _mm512_set1_epi32(0x7fc00000));
-    __mmask16 special = _mm512_cmpge_epu32_mask(_mm512_and_si512(result, magnitude), _mm512_set1_epi32((int)limit));
-    if (__builtin_expect(special != 0, 0)) {
-        __m512i size = _mm512_and_si512(_mm512_castps_si512(before), magnitude);
-        special &= _mm512_cmplt_epu32_mask(size, _mm512_set1_epi32(0x7f800000));
-        *nonfinite += (uint64_t)__builtin_popcount(special);
-    }
-    return _mm512_castsi512_ps(result);
-}
-
-/* f32 and f16 weights: the aggregate goes back to natural column order first. */
-LTX2C_INLINE uint64_t ltx2c_skylake_finish_wide(char *out, const char *weight, __m512 even, __m512 odd,
-                                                ltx2c_dtype dtype) {
-    const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    const __m512i second = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-    __m512 aggregate[2] = {_mm512_permutex2var_ps(even, first, odd), _mm512_permutex2var_ps(even, second, odd)};
-    uint64_t nonfinite = 0;
-    LTX2C_UNROLL
-    for (int half = 0; half < 2; half++) {
-        if (dtype == LTX2C_F32) {
-            __m512 before = _mm512_loadu_ps(weight + 64 * half);
-            _mm512_storeu_ps(out + 64 * half, ltx2c_skylake_add_wide(aggregate[half], before, 0x7f800000, &nonfinite));
-        } else { /* from 65536 on a bf16 value becomes inf in f16 */
-            __m512 before = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(weight + 32 * half)));
-            __m512 sum = ltx2c_skylake_add_wide(aggregate[half], before, 0x47800000, &nonfinite);
-            _mm256_storeu_si256((__m256i *)(out + 32 * half), _mm512_cvtps_ph(sum, _MM_FROUND_TO_NEAREST_INT));
-        }
-    }
-    return nonfinite;
-}
-
-LTX2C_INLINE uint64_t ltx2c_skylake_finish(const int rows, ltx2c_skylake_tile sum, const ltx2c_strip *s, char *out,
-                                           const char *weight) {
-    uint64_t nonfinite = 0;
-    if (s->dtype == LTX2C_BF16) {
-        LTX2C_UNROLL
-        for (int r = 0; r < rows; r++) {
-            LTX2C_UNROLL
-            for (int half = 0; half < 2; half++)
-                nonfinite += ltx2c_skylake_finish_bf16(out + r * s->out_stride + 64 * half,
-                                                       _mm512_loadu_si512(weight + r * s->weight_stride + 64 * half),
-                                                       sum[r][2 * half], sum[r][2 * half + 1]);
-        }
-        return nonfinite;
-    }
-    const size_t half_bytes = 32 * ltx2c_itemsize(s->dtype);
-    LTX2C_UNROLL
-    for (int r = 0; r < rows; r++) {
-        LTX2C_UNROLL
-        for (int half = 0; half < 2; half++)
-            nonfinite += ltx2c_skylake_finish_wide(out + r * s->out_stride + half * half_bytes,
-                                                   weight + r * s->weight_stride + half * half_bytes, sum[r][2 * half],
-                                                   sum[r][2 * half + 1], s->dtype);
-    }
-    return nonfinite;
-}
-
-/* ---- Strips ------------------------------------------------------------------------------------------------------ */
-
-/* One term's sum for panel p. */
-LTX2C_INLINE void ltx2c_skylake_term(const int rows, const ltx2c_factors *f, size_t p, ltx2c_skylake_tile sum) {
+/* One term's product for panel p. Under F32 every step is fused. */
+LTX2C_INLINE void ltx2c_skylake_term(const int rows, const int f32, const ltx2c_factors *f, size_t p,
+                                     ltx2c_skylake_tile sum) {
     const uint32_t *a = f->a + p * f->depth * LTX2C_SKYLAKE_PANEL;
     ltx2c_skylake_clear(rows, sum);
-    if (ltx2c_exact_mode(f->a_range[p / LTX2C_SKYLAKE_UNIT], f->b_range) == LTX2C_MULADD)
-        ltx2c_skylake_product(rows, 0, sum, a, f->b, f->b_stride, f->depth);
-    else
+    if (f32 || ltx2c_exact_mode(f->a_range[p / LTX2C_SKYLAKE_UNIT], f->b_range) != LTX2C_MULADD)
         ltx2c_skylake_product(rows, 1, sum, a, f->b, f->b_stride, f->depth);
+    else
+        ltx2c_skylake_product(rows, 0, sum, a, f->b, f->b_stride, f->depth);
 }
 
-LTX2C_INLINE uint64_t ltx2c_skylake_rows(const int rows, const ltx2c_strip *s) {
-    const size_t panel_bytes = LTX2C_SKYLAKE_PANEL * ltx2c_itemsize(s->dtype);
-    float aggregate[LTX2C_SKYLAKE_ROWS * LTX2C_SKYLAKE_PANEL] __attribute__((aligned(64)));
-    const char *weight = s->weight;
-    char *out = s->out;
-    uint64_t nonfinite = 0;
-    ltx2c_skylake_prefetch(rows, weight, s->weight_stride, panel_bytes);
-    for (size_t p = s->first; p < s->last; p++, out += panel_bytes, weight += panel_bytes) {
-        ltx2c_skylake_tile sum;
-        ltx2c_skylake_term(rows, s->terms, p, sum);
-        ltx2c_skylake_first(rows, sum);
-        for (size_t t = 1; t < s->term_count; t++) {
-            ltx2c_skylake_keep(rows, sum, aggregate);
-            ltx2c_skylake_term(rows, &s->terms[t], p, sum);
-            ltx2c_skylake_later(rows, sum, aggregate, s->terms[t].scale);
-        }
-        nonfinite += ltx2c_skylake_finish(rows, sum, s, out, weight);
-    }
-    return nonfinite;
-}
+#define LTX2C_VECTOR(name) ltx2c_skylake_##name
+#define LTX2C_TILE(name) ltx2c_skylake_##name
+#include "tile.h"
 
-static uint64_t ltx2c_skylake_rows_1(const ltx2c_strip *s) { return ltx2c_skylake_rows(1, s); }
-static uint64_t ltx2c_skylake_rows_2(const ltx2c_strip *s) { return ltx2c_skylake_rows(2, s); }
-static uint64_t ltx2c_skylake_rows_3(const ltx2c_strip *s) { return ltx2c_skylake_rows(3, s); }
-static uint64_t ltx2c_skylake_rows_4(const ltx2c_strip *s) { return ltx2c_skylake_rows(4, s); }
-static uint64_t ltx2c_skylake_rows_5(const ltx2c_strip *s) { return ltx2c_skylake_rows(5, s); }
-static uint64_t ltx2c_skylake_rows_6(const ltx2c_strip *s) { return ltx2c_skylake_rows(6, s); }
-
-static uint64_t ltx2c_skylake_strip(const ltx2c_strip *s) {
-    static uint64_t (*const by_rows[])(const ltx2c_strip *) = {ltx2c_skylake_rows_1, ltx2c_skylake_rows_2,
-                                                               ltx2c_skylake_rows_3, ltx2c_skylake_rows_4,
-                                                               ltx2c_skylake_rows_5, ltx2c_skylake_rows_6};
-    return by_rows[s->rows - 1](s);
-}
+/* ---- The kernel -------------------------------------------------------------------------------------------------- */
 
 /* Accumulators that no compiler can take for one another; and something that depends on all of them. */
 LTX2C_INLINE void ltx2c_skylake_distinct(ltx2c_skylake_tile sum, float seed) {
     LTX2C_UNROLL
-    for (int r = 0; r < LTX2C_SKYLAKE_ROWS; r++) {
+    for (int r = 0; r < ltx2c_skylake_mr; r++) {
         LTX2C_UNROLL
-        for (int v = 0; v < LTX2C_SKYLAKE_VECTORS; v++) sum[r][v] = _mm512_set1_ps(seed * (float)(8 * r + v));
+        for (int v = 0; v < ltx2c_skylake_vectors; v++) sum[r][v] = _mm512_set1_ps(seed * (float)(8 * r + v));
     }
 }
 
 static float ltx2c_skylake_total(ltx2c_skylake_tile sum) {
     __m512 total = _mm512_setzero_ps();
-    for (int r = 0; r < LTX2C_SKYLAKE_ROWS; r++)
-        for (int v = 0; v < LTX2C_SKYLAKE_VECTORS; v++) total = _mm512_add_ps(total, sum[r][v]);
+    for (int r = 0; r < ltx2c_skylake_mr; r++)
+        for (int v = 0; v < ltx2c_skylake_vectors; v++) total = _mm512_add_ps(total, sum[r][v]);
     return _mm512_reduce_add_ps(total);
 }
 
@@ -331,9 +243,9 @@ static float ltx2c_skylake_peak(float seed) {
     ltx2c_skylake_distinct(sum, seed);
     for (size_t k = 0; k < LTX2C_PEAK_STEPS; k++) {
         LTX2C_UNROLL
-        for (int r = 0; r < LTX2C_SKYLAKE_ROWS; r++) {
+        for (int r = 0; r < ltx2c_skylake_mr; r++) {
             LTX2C_UNROLL
-            for (int v = 0; v < LTX2C_SKYLAKE_VECTORS; v++) sum[r][v] = _mm512_fmadd_ps(value, value, sum[r][v]);
+            for (int v = 0; v < ltx2c_skylake_vectors; v++) sum[r][v] = _mm512_fmadd_ps(value, value, sum[r][v]);
         }
     }
     return ltx2c_skylake_total(sum);
@@ -341,14 +253,16 @@ static float ltx2c_skylake_peak(float seed) {
 
 static const ltx2c_kernel ltx2c_skylake = {
     .name = "skylake",
-    .obstacle = ltx2c_skylake_obstacle,
+    .unsupported = ltx2c_skylake_unsupported,
     .panel = LTX2C_SKYLAKE_PANEL,
-    .rows = LTX2C_SKYLAKE_ROWS,
+    .rows = ltx2c_skylake_mr,
     .pair = 1,
+    .blocking = {.panel_bytes = 24 << 10, .b_bytes = 256 << 10, .rows = 252, .stream_rows = 60, .columns = 1024},
     .pack_a = ltx2c_skylake_pack_a,
+    .pack_a_wide = ltx2c_skylake_pack_a_wide,
     .pack_b = ltx2c_skylake_pack_b,
-    .strip = ltx2c_skylake_strip,
-    .peak_macs = (uint64_t)LTX2C_PEAK_STEPS * LTX2C_SKYLAKE_ROWS * LTX2C_SKYLAKE_PANEL,
+    .strip = ltx2c_skylake_strip_by_rows,
+    .peak_macs = (uint64_t)LTX2C_PEAK_STEPS * ltx2c_skylake_mr * LTX2C_SKYLAKE_PANEL,
     .peak = ltx2c_skylake_peak,
 };
 

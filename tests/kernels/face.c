@@ -17,7 +17,7 @@ int main(int argc, char **argv) {
         .a = {a, (ptrdiff_t)(columns * two), LTX2C_BF16},
         .b = {b, (ptrdiff_t)(rank * two), LTX2C_BF16},
         .rank = rank,
-        .scale = strtof(argv[4], NULL),
+        .strength = strtof(argv[4], NULL),
     };
     ltx2c_job job = {
         .weight = {w, (ptrdiff_t)(columns * two), LTX2C_BF16},

@@ -17,8 +17,8 @@ def unforced(monkeypatch):
 
 @pytest.fixture
 def machine(monkeypatch):
-    verdicts = {"serial": "", "haswell": "", "skylake": "this CPU lacks AVX-512", "genoa": "this CPU lacks AVX512_BF16"}
-    monkeypatch.setattr(kernels, "_verdicts", lambda: verdicts)
+    made_up = {"serial": "", "haswell": "", "skylake": "this CPU lacks AVX-512", "genoa": "this CPU lacks AVX512_BF16"}
+    monkeypatch.setattr(kernels, "verdicts", lambda: made_up)
 
 
 def test_serial_runs_everywhere_and_comes_first():

@@ -10,16 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from values import BF16, DTYPES, KINDS, values
 
-from ltx2c import fusion, kernels, reference
+from ltx2c import fusion, reference
+
+pytestmark = pytest.mark.usefixtures("kernel")
 
 THREADS = (1, 2, 5)
-
-
-@pytest.fixture(params=kernels.available(), autouse=True)
-def kernel(request, monkeypatch):
-    monkeypatch.setenv("LTX2C_KERNEL", request.param)
-    assert kernels.selected() == request.param
-    return request.param
 
 
 def assert_fuses_like_the_reference(weight, terms, threads, in_place):

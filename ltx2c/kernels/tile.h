@@ -1,0 +1,282 @@
+/* From products to a stored weight: the chain over terms, decoding, adding, encoding, once for all instruction sets.
+ *
+ * A kernel's header includes this after its own vectors and products, with
+ *
+ *     LTX2C_VECTOR(name)   its vectors: ltx2c_<set>_<name>, for the names below
+ *     LTX2C_TILE(name)     what is its own: ltx2c_<kernel>_<name> (genoa has skylake's vectors, and products of its own)
+ *     LTX2C_PLAIN          defined if it has a tile of its own for one term, a bf16 weight and LTX
+ *
+ * Vectors: enum mr, lanes, vectors (of a row of a tile: a panel has lanes * vectors columns); types vector, halves
+ * (2 * lanes of 16 bits), tile (vector [mr][vectors]); splat, add, mul; load, store (f32, any address), load_f16,
+ * store_f16; keep, kept (f32, aligned); split and join (columns in natural order to even and odd ones, and back);
+ * get_bf16, to_bf16, special_bf16 (some value is inf or NaN), store_bf16; round (to bf16; a NaN's low half must be
+ * clear), canonical (NaNs made so), any_at_least (a magnitude, as f32 bits); prefetch (rows).
+ * Tile: term (one term's product, by whichever instruction is exact).
+ *
+ * Within a panel, each 2 * lanes columns lie as the even ones and then the odd ones: so a vector of bf16 splits into
+ * two of f32 by one shift and one mask.
+ */
+#define V LTX2C_VECTOR
+#define T LTX2C_TILE
+
+/* ---- Decode, encode ---------------------------------------------------------------------------------------------- */
+
+/* 2 * lanes columns at any address. */
+LTX2C_INLINE void T(get)(ltx2c_dtype dtype, const char *from, V(vector) *even, V(vector) *odd) {
+    if (dtype == LTX2C_BF16)
+        V(get_bf16)(from, even, odd);
+    else if (dtype == LTX2C_F32)
+        V(split)(V(load)(from), V(load)(from + 4 * V(lanes)), even, odd);
+    else
+        V(split)(V(load_f16)(from), V(load_f16)(from + 2 * V(lanes)), even, odd);
+}
+
+/* The same, stored, rounded to nearest even. Where a value became inf or NaN, the next doubt tells what was there before.
+ * In bf16 a NaN's low half must be clear. Returns the next free doubt. */
+LTX2C_INLINE ltx2c_doubt *T(put)(ltx2c_dtype dtype, char *out, const char *weight, V(vector) even, V(vector) odd,
+                                 ltx2c_doubt *doubt) {
+    const size_t bytes = 2 * V(lanes) * ltx2c_itemsize(dtype);
+    V(vector) left, right;
+    if (dtype == LTX2C_BF16) {
+        const V(halves) result = V(to_bf16)(even, odd);
+        if (__builtin_expect(V(special_bf16)(result), 0)) {
+            memcpy(doubt->before, weight, bytes);
+            doubt++->out = out;
+        }
+        V(store_bf16)(out, result);
+        return doubt;
+    }
+    /* from 65520 on a value becomes inf in f16 */
+    if (__builtin_expect(V(any_at_least)(even, odd, dtype == LTX2C_F32 ? 0x7f800000 : 0x477ff000), 0)) {
+        memcpy(doubt->before, weight, bytes);
+        doubt++->out = out;
+    }
+    V(join)(even, odd, &left, &right);
+    if (dtype == LTX2C_F32) {
+        V(store)(out, left);
+        V(store)(out + 4 * V(lanes), right);
+    } else {
+        V(store_f16)(out, left);
+        V(store_f16)(out + 2 * V(lanes), right);
+    }
+    return doubt;
+}
+
+static void T(pack_a_wide)(uint32_t *to, size_t panel_words, const char *row, ltx2c_dtype dtype, size_t panels) {
+    const size_t bytes = 2 * V(lanes) * ltx2c_itemsize(dtype);
+    for (size_t p = 0; p < panels; p++, to += panel_words)
+        for (size_t v = 0; v < V(vectors); v += 2, row += bytes) {
+            V(vector) even, odd;
+            T(get)(dtype, row, &even, &odd);
+            V(keep)((float *)to + v * V(lanes), even);
+            V(keep)((float *)to + (v + 1) * V(lanes), odd);
+        }
+}
+
+/* ---- Chain over terms -------------------------------------------------------------------------------------------- */
+
+/* A full term's values in the place of a product. */
+LTX2C_INLINE void T(full)(const int rows, const ltx2c_factors *f, size_t panel, V(tile) sum) {
+    const size_t bytes = 2 * V(lanes) * ltx2c_itemsize(f->full_dtype);
+    const char *from = f->full + panel * (V(vectors) / 2) * bytes;
+    LTX2C_UNROLL
+    for (int r = 0; r < rows; r++) {
+        LTX2C_UNROLL
+        for (int v = 0; v < V(vectors); v += 2) {
+            T(get)(f->full_dtype, from + r * f->full_stride + v / 2 * bytes, &sum[r][v], &sum[r][v + 1]);
+            sum[r][v] = V(canonical)(sum[r][v]);
+            sum[r][v + 1] = V(canonical)(sum[r][v + 1]);
+        }
+    }
+}
+
+LTX2C_INLINE void T(scale)(const int rows, V(tile) sum, float strength) {
+    LTX2C_UNROLL
+    for (int r = 0; r < rows; r++) {
+        LTX2C_UNROLL
+        for (int v = 0; v < V(vectors); v++) sum[r][v] = V(mul)(V(splat)(strength), sum[r][v]);
+    }
+}
+
+LTX2C_INLINE void T(add_kept)(const int rows, V(tile) sum, const float *total) {
+    LTX2C_UNROLL
+    for (int r = 0; r < rows; r++) {
+        LTX2C_UNROLL
+        for (int v = 0; v < V(vectors); v++)
+            sum[r][v] = V(add)(V(kept)(total + (r * V(vectors) + v) * V(lanes)), sum[r][v]);
+    }
+}
+
+LTX2C_INLINE void T(add_weight)(const int rows, V(tile) sum, const char *weight, ptrdiff_t stride, ltx2c_dtype dtype) {
+    const size_t bytes = 2 * V(lanes) * ltx2c_itemsize(dtype);
+    LTX2C_UNROLL
+    for (int r = 0; r < rows; r++) {
+        LTX2C_UNROLL
+        for (int v = 0; v < V(vectors); v += 2) {
+            V(vector) even, odd;
+            T(get)(dtype, weight + r * stride + v / 2 * bytes, &even, &odd);
+            sum[r][v] = V(add)(even, sum[r][v]);
+            sum[r][v + 1] = V(add)(odd, sum[r][v + 1]);
+        }
+    }
+}
+
+LTX2C_INLINE void T(round_all)(const int rows, V(tile) sum) {
+    LTX2C_UNROLL
+    for (int r = 0; r < rows; r++) {
+        LTX2C_UNROLL
+        for (int v = 0; v < V(vectors); v++) sum[r][v] = V(round)(sum[r][v]);
+    }
+}
+
+LTX2C_INLINE void T(canonical_all)(const int rows, V(tile) sum) {
+    LTX2C_UNROLL
+    for (int r = 0; r < rows; r++) {
+        LTX2C_UNROLL
+        for (int v = 0; v < V(vectors); v++) sum[r][v] = V(canonical)(sum[r][v]);
+    }
+}
+
+/* What has been summed waits in L1 while a later term's product has the registers. */
+LTX2C_INLINE void T(keep_all)(const int rows, V(tile) sum, float *total) {
+    LTX2C_UNROLL
+    for (int r = 0; r < rows; r++) {
+        LTX2C_UNROLL
+        for (int v = 0; v < V(vectors); v++) V(keep)(total + (r * V(vectors) + v) * V(lanes), sum[r][v]);
+    }
+}
+
+/* One term's product, or its full values. */
+LTX2C_INLINE void T(accumulate)(const int rows, const ltx2c_strip *s, const ltx2c_factors *f, size_t p, V(tile) sum) {
+    if (f->full)
+        T(full)(rows, f, p - s->first, sum);
+    else
+        T(term)(rows, s->arithmetic == LTX2C_ARITHMETIC_F32, f, p, sum);
+}
+
+/* All terms of one panel: the aggregate, or under F32 the total, weight included. */
+LTX2C_INLINE void T(chain)(const int rows, const ltx2c_strip *s, size_t p, const char *weight, V(tile) sum) {
+    float total[V(mr) * V(vectors) * V(lanes)] __attribute__((aligned(64)));
+    const int f32 = s->arithmetic == LTX2C_ARITHMETIC_F32;
+    T(accumulate)(rows, s, s->terms, p, sum);
+    if (f32 || s->terms->full) T(scale)(rows, sum, s->terms->strength); /* else the strength is in B */
+    if (f32)
+        T(add_weight)(rows, sum, weight, s->weight_stride, s->dtype);
+    else
+        T(round_all)(rows, sum);
+    for (size_t t = 1; t < s->term_count; t++) {
+        T(keep_all)(rows, sum, total);
+        T(accumulate)(rows, s, &s->terms[t], p, sum);
+        T(scale)(rows, sum, s->terms[t].strength);
+        T(add_kept)(rows, sum, total);
+        if (!f32) T(round_all)(rows, sum);
+    }
+}
+
+/* ---- Tiles ------------------------------------------------------------------------------------------------------- */
+
+LTX2C_INLINE uint64_t T(store_all)(const int rows, V(tile) sum, const ltx2c_strip *s, const ltx2c_dtype dtype, char *out,
+                                   const char *weight) {
+    const ptrdiff_t out_stride = s->out_stride, weight_stride = s->weight_stride;
+    const size_t bytes = 2 * V(lanes) * ltx2c_itemsize(dtype);
+    ltx2c_doubt doubts[V(mr) * V(vectors) / 2], *end = doubts;
+    LTX2C_UNROLL
+    for (int r = 0; r < rows; r++) {
+        LTX2C_UNROLL
+        for (int v = 0; v < V(vectors); v += 2) {
+            const size_t at = v / 2 * bytes;
+            end = T(put)(dtype, out + r * out_stride + at, weight + r * weight_stride + at, sum[r][v], sum[r][v + 1],
+                         end);
+        }
+    }
+    return __builtin_expect(end == doubts, 1) ? 0 : ltx2c_settle(doubts, end, 2 * V(lanes), dtype);
+}
+
+/* Aggregate or total to the stored dtype. */
+LTX2C_INLINE uint64_t T(finish)(const int rows, V(tile) sum, const ltx2c_strip *s, char *out, const char *weight) {
+    if (s->arithmetic != LTX2C_ARITHMETIC_F32) T(add_weight)(rows, sum, weight, s->weight_stride, s->dtype);
+    if (s->arithmetic != LTX2C_ARITHMETIC_LTX || s->dtype != LTX2C_BF16) T(canonical_all)(rows, sum);
+    if (s->dtype == LTX2C_BF16) return T(store_all)(rows, sum, s, LTX2C_BF16, out, weight);
+    if (s->arithmetic == LTX2C_ARITHMETIC_LTX) T(round_all)(rows, sum);
+    if (s->dtype == LTX2C_F32) return T(store_all)(rows, sum, s, LTX2C_F32, out, weight);
+    return T(store_all)(rows, sum, s, LTX2C_F16, out, weight);
+}
+
+LTX2C_INLINE uint64_t T(any_tile)(const int rows, const ltx2c_strip *s, size_t p, char *out, const char *weight) {
+    V(tile) sum;
+    T(chain)(rows, s, p, weight, sum);
+    return T(finish)(rows, sum, s, out, weight);
+}
+
+#ifndef LTX2C_PLAIN
+LTX2C_INLINE int T(plain_is_exact)(const ltx2c_strip *s, size_t p) {
+    (void)s, (void)p;
+    return 1;
+}
+
+/* One term of low rank, a bf16 weight, LTX: most tiles that there are. */
+LTX2C_INLINE uint64_t T(plain_tile)(const int rows, const ltx2c_strip *s, size_t p, char *out, const char *weight) {
+    const ptrdiff_t out_stride = s->out_stride, weight_stride = s->weight_stride;
+    ltx2c_doubt doubts[V(mr) * V(vectors) / 2], *end = doubts;
+    V(tile) sum;
+    T(term)(rows, 0, s->terms, p, sum);
+    LTX2C_UNROLL
+    for (int r = 0; r < rows; r++) {
+        LTX2C_UNROLL
+        for (int v = 0; v < V(vectors); v += 2) {
+            const char *from = weight + r * weight_stride + v / 2 * 4 * V(lanes);
+            V(vector) even, odd;
+            V(get_bf16)(from, &even, &odd);
+            even = V(add)(V(round)(sum[r][v]), even);
+            odd = V(add)(V(round)(sum[r][v + 1]), odd);
+            end = T(put)(LTX2C_BF16, out + r * out_stride + v / 2 * 4 * V(lanes), from, even, odd, end);
+        }
+    }
+    return __builtin_expect(end == doubts, 1) ? 0 : ltx2c_settle(doubts, end, 2 * V(lanes), LTX2C_BF16);
+}
+#endif
+
+/* ---- Strips ------------------------------------------------------------------------------------------------------ */
+
+typedef uint64_t T(tile_function)(const ltx2c_strip *s, size_t p, char *out, const char *weight);
+
+LTX2C_INLINE uint64_t T(rows)(const int rows, const ltx2c_strip *s, T(tile_function) *any_tile) {
+    const size_t panel_bytes = V(lanes) * V(vectors) * ltx2c_itemsize(s->dtype);
+    const int plain = s->term_count == 1 && !s->terms->full && s->dtype == LTX2C_BF16 &&
+                      s->arithmetic == LTX2C_ARITHMETIC_LTX;
+    const char *weight = s->weight;
+    char *out = s->out;
+    uint64_t nonfinite = 0;
+    V(prefetch)(rows, weight, s->weight_stride, panel_bytes);
+    for (size_t p = s->first; p < s->last; p++, out += panel_bytes, weight += panel_bytes) {
+        if (plain && T(plain_is_exact)(s, p))
+            nonfinite += T(plain_tile)(rows, s, p, out, weight);
+        else
+            nonfinite += any_tile(s, p, out, weight);
+    }
+    return nonfinite;
+}
+
+#define LTX2C_ROWS(n)                                                                                                \
+    LTX2C_APART uint64_t T(any_##n)(const ltx2c_strip *s, size_t p, char *out, const char *weight) {                 \
+        return T(any_tile)(n, s, p, out, weight);                                                                    \
+    }                                                                                                                \
+    static uint64_t T(rows_##n)(const ltx2c_strip *s) { return T(rows)(n, s, T(any_##n)); }
+LTX2C_ROWS(1)
+LTX2C_ROWS(2)
+LTX2C_ROWS(3)
+LTX2C_ROWS(4)
+LTX2C_ROWS(5)
+LTX2C_ROWS(6)
+#undef LTX2C_ROWS
+
+static uint64_t T(strip_by_rows)(const ltx2c_strip *s) {
+    static uint64_t (*const by_rows[])(const ltx2c_strip *) = {T(rows_1), T(rows_2), T(rows_3),
+                                                               T(rows_4), T(rows_5), T(rows_6)};
+    return by_rows[s->rows - 1](s);
+}
+
+#undef T
+#undef V
+#undef LTX2C_VECTOR
+#undef LTX2C_TILE
