@@ -73,16 +73,22 @@ static void draw_problem(problem *p) {
         *job = (ltx2c_job){.terms = p->terms[j]};
         job->rows = choose(rows, 9);
         job->columns = choose(columns, 10);
-        job->weight = draw_matrix(job->rows, job->columns, (ltx2c_dtype)below(3));
+        job->arithmetic = (ltx2c_arithmetic)below(3);
+        const int wide = job->arithmetic == LTX2C_ARITHMETIC_LTX_WIDE;
+        job->weight = draw_matrix(job->rows, job->columns, wide ? LTX2C_F32 : (ltx2c_dtype)below(3));
         job->out_stride = job->weight.stride;
         job->term_count = 1 + below(MOST_TERMS);
         for (size_t t = 0; t < job->term_count; t++) {
             ltx2c_term *term = &p->terms[j][t];
             const ltx2c_dtype dtype = (ltx2c_dtype)(below(6) % 4 % 3); /* bf16 half of the time */
+            *term = (ltx2c_term){.strength = (float)((int)below(17) - 8) * 0.25f};
+            if (!below(4)) {
+                term->full = draw_matrix(job->rows, job->columns, dtype);
+                continue;
+            }
             term->rank = choose(ranks, 10);
             term->a = draw_matrix(term->rank, job->columns, dtype);
             term->b = draw_matrix(job->rows, term->rank, dtype);
-            term->scale = (float)((int)below(17) - 8) * 0.25f;
         }
     }
 }
@@ -91,8 +97,13 @@ static void free_problem(problem *p) {
     for (int j = 0; j < JOBS; j++) {
         release(p->jobs[j].weight.data);
         for (size_t t = 0; t < p->jobs[j].term_count; t++) {
-            release(p->terms[j][t].a.data);
-            release(p->terms[j][t].b.data);
+            const ltx2c_term *term = &p->terms[j][t];
+            if (term->full.data) {
+                release(term->full.data);
+                continue;
+            }
+            release(term->a.data);
+            release(term->b.data);
         }
     }
 }
@@ -160,7 +171,7 @@ int main(int argc, char **argv) {
             sum = checksum(sum, &nonfinite[j], sizeof nonfinite[j]);
         }
         for (int k = 1; k < LTX2C_KERNEL_COUNT; k++) {
-            if (ltx2c_kernels[k]->obstacle()) continue;
+            if (ltx2c_kernels[k]->unsupported()) continue;
             fuse(ltx2c_kernels[k], &p, actual, number & 1);
             for (int j = 0; j < JOBS; j++) {
                 if (memcmp(actual[j], expected[j], p.jobs[j].rows * (size_t)p.jobs[j].out_stride) ||
@@ -176,7 +187,7 @@ int main(int argc, char **argv) {
     }
     for (int k = 0; k < LTX2C_KERNEL_COUNT; k++)
         fprintf(stderr, "%s: %s\n", ltx2c_kernels[k]->name,
-                ltx2c_kernels[k]->obstacle() ? ltx2c_kernels[k]->obstacle() : "checked");
+                ltx2c_kernels[k]->unsupported() ? ltx2c_kernels[k]->unsupported() : "checked");
     printf("%d cases, checksum %016" PRIx64 "\n", cases, sum);
     return 0;
 }

@@ -256,7 +256,8 @@ typedef struct {
 } ltx2c_doubt;
 
 /* Makes NaNs canonical; counts the values that the weight did not bring along. */
-LTX2C_APART uint64_t ltx2c_settle(const ltx2c_doubt *doubt, const ltx2c_doubt *end, size_t columns, ltx2c_dtype dtype) {
+__attribute__((unused)) LTX2C_APART uint64_t ltx2c_settle(const ltx2c_doubt *doubt, const ltx2c_doubt *end,
+                                                          size_t columns, ltx2c_dtype dtype) {
     static const uint32_t nan[] = {[LTX2C_BF16] = 0x7fc0, [LTX2C_F32] = 0x7fc00000, [LTX2C_F16] = 0x7e00};
     uint64_t nonfinite = 0;
     for (; doubt < end; doubt++)
