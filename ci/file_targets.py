@@ -1,8 +1,10 @@
 """What a fuse costs beside a synced ``cp``, the arithmetic alone, and upstream's recipe in torch, in one run.
 
-    python ci/file_targets.py [--blocks N] [--folder DIR] [--repeat N]
+    python ci/file_targets.py [--blocks N] [--folder DIR] [--repeat N] [--rank R] [--only files|torch]
 
-Needs about 4 x 0.9 GB of disk per block (and 3 GB), and torch for the last rows. Times are medians, in alternation.
+Needs about 3 x 0.9 GB of disk per block (and 3 GB), and torch for the last rows. Every number is a median of runs in
+alternation, each fuse in a process of its own: from a warm and from a cold page cache, with what it read from the disk
+and the most memory it took. Six blocks and three repeats without torch take about five minutes on two AVX2 cores.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ import contextlib
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "asv_bench"))
 from benchmarks.files import (
@@ -22,21 +25,21 @@ from benchmarks.files import (
     compute_seconds,
     copy_seconds,
     drop_from_cache,
-    fuse_seconds,
     temporary_model,
 )
 from benchmarks.measuring import read_into_cache
 
-# Prints seconds of the job, and the peak of anonymous and of all memory in bytes, beyond what imports take.
+# Prints seconds of the job, the peak of memory and what came from the disk in bytes, beyond what imports take.
 _MEASURE = """
 import re, sys, time
-def status(name):
-    return int(re.search(name + r":\\s+(\\d+) kB", open("/proc/self/status").read())[1]) * 1024
+def counted(file, name):
+    return int(re.search(name + r":\\s+(\\d+)", open("/proc/self/" + file).read())[1])
 {imports}
-before = status("VmRSS")
+resident, read = 1024 * counted("status", "VmRSS"), counted("io", "\\nread_bytes")
 began = time.perf_counter()
 {job}
-print(time.perf_counter() - began, status("VmHWM") - before)
+seconds = time.perf_counter() - began
+print(seconds, 1024 * counted("status", "VmHWM") - resident, counted("io", "\\nread_bytes") - read)
 """
 
 _OURS = {
@@ -60,54 +63,70 @@ os.fsync(descriptor)
 }
 
 
-def measured(script: dict[str, str], folder: Path, rank: int) -> tuple[float, float]:
-    """Seconds and peak bytes of a script in a process of its own; its output is removed."""
+class Run(NamedTuple):
+    """What one run of a script took."""
+
+    seconds: float
+    peak: float  # bytes of memory
+    disk: float  # bytes read
+
+
+def measured(script: dict[str, str], folder: Path, rank: int) -> Run:
+    """One run in a process of its own; its output is removed."""
     out = folder / "measured.safetensors"
-    command = [sys.executable, "-c", _MEASURE.format(**script), folder / BASE, folder / f"lora-{rank}.safetensors", out]
+    command = [sys.executable, "-c", _MEASURE.format(**script), *inputs(folder, rank), out]
     run = subprocess.run(command, capture_output=True, text=True)
     out.unlink(missing_ok=True)
     if run.returncode:
         raise SystemExit(run.stderr)
-    seconds, peak = map(float, run.stdout.split())
-    return seconds, peak
+    return Run(*map(float, run.stdout.split()))
 
 
-def medians(repeat: int, **works: Callable[[], float]) -> dict[str, float]:
-    """Of each work's results, taken in alternation."""
-    results: dict[str, list[float]] = {name: [] for name in works}
+def inputs(folder: Path, rank: int) -> tuple[Path, Path]:
+    return folder / BASE, folder / f"lora-{rank}.safetensors"
+
+
+def medians(runs: Sequence[Run]) -> Run:
+    return Run(*map(statistics.median, zip(*runs, strict=True)))
+
+
+def show_targets(folder: Path, rank: int, repeat: int) -> None:
+    """A line for the warm cache and one for the cold: fuse beside the slower of copying and computing."""
+    caches = {"warm": read_into_cache, "cold": drop_from_cache}
+    files = inputs(folder, rank)
+    nbytes = sum(path.stat().st_size for path in files)
+    computed: list[float] = []
+    copied: dict[str, list[float]] = {label: [] for label in caches}
+    fused: dict[str, list[Run]] = {label: [] for label in caches}
     for _ in range(repeat):
-        for name, work in works.items():
-            results[name].append(work())
-    return {name: statistics.median(values) for name, values in results.items()}
-
-
-def show_targets(folder: Path, rank: int, cache: Callable[..., None], label: str, repeat: int) -> None:
-    inputs = (folder / BASE, folder / f"lora-{rank}.safetensors")
-
-    def after_cache(work: Callable[[], float]) -> Callable[[], float]:
-        return lambda: (cache(*inputs), work())[1]
-
-    found = medians(
-        repeat,
-        copy=after_cache(lambda: copy_seconds(folder)),
-        compute=lambda: compute_seconds(folder, rank),
-        fuse=after_cache(lambda: fuse_seconds(folder, rank)),
-    )
-    ratio = found["fuse"] / max(found["copy"], found["compute"])
-    times = "  ".join(f"{name} {seconds:6.2f} s" for name, seconds in found.items())
-    print(f"rank {rank:3} {label}: {times}  fuse / max(copy, compute) {ratio:.2f}", flush=True)
+        computed.append(compute_seconds(folder, rank))
+        for label, prepare in caches.items():
+            prepare(*files)
+            copied[label].append(copy_seconds(folder))
+            prepare(*files)
+            fused[label].append(measured(_OURS, folder, rank))
+    compute = statistics.median(computed)
+    for label in caches:
+        copy, fuse = statistics.median(copied[label]), medians(fused[label])
+        print(
+            f"rank {rank:3} {label}: copy {copy:6.2f} s  compute {compute:6.2f} s  fuse {fuse.seconds:6.2f} s  "
+            f"fuse / max(copy, compute) {fuse.seconds / max(copy, compute):.2f}  "
+            f"disk reads / inputs {fuse.disk / nbytes:.3f}  peak {fuse.peak / 1e6:.0f} MB",
+            flush=True,
+        )
 
 
 def show_upstream(folder: Path, rank: int, repeat: int) -> None:
-    read_into_cache(folder / BASE, folder / f"lora-{rank}.safetensors")
+    read_into_cache(*inputs(folder, rank))
     ours, theirs = [], []
     for _ in range(repeat):
         ours.append(measured(_OURS, folder, rank))
         theirs.append(measured(_UPSTREAM, folder, rank))
-    seconds, peaks = zip(*(map(statistics.median, zip(*runs, strict=True)) for runs in (ours, theirs)), strict=True)
+    we, they = medians(ours), medians(theirs)
     print(
-        f"rank {rank:3}: ltx2c {seconds[0]:.2f} s, {peaks[0] / 1e6:.0f} MB; torch {seconds[1]:.2f} s, "
-        f"{peaks[1] / 1e6:.0f} MB: {seconds[1] / seconds[0]:.1f} times faster, {peaks[0] / peaks[1]:.3f} of the memory",
+        f"rank {rank:3}: ltx2c {we.seconds:.2f} s, {we.peak / 1e6:.0f} MB; torch {they.seconds:.2f} s, "
+        f"{they.peak / 1e6:.0f} MB: {they.seconds / we.seconds:.1f} times faster, "
+        f"{we.peak / they.peak:.3f} of the memory",
         flush=True,
     )
 
@@ -117,15 +136,13 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=6)
     parser.add_argument("--folder", type=Path, help="a model that is there, as benchmarks/files.py makes it")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--only", choices=("warm", "cold", "torch"))
+    parser.add_argument("--only", choices=("files", "torch"))
     parser.add_argument("--rank", type=int, choices=RANKS, action="append")
     args = parser.parse_args()
     with contextlib.nullcontext(args.folder) if args.folder else temporary_model(args.blocks) as folder:
         for rank in args.rank or RANKS:
-            if args.only in (None, "warm"):
-                show_targets(folder, rank, read_into_cache, "warm", args.repeat)
-            if args.only in (None, "cold"):
-                show_targets(folder, rank, drop_from_cache, "cold", args.repeat)
+            if args.only in (None, "files"):
+                show_targets(folder, rank, args.repeat)
             if args.only in (None, "torch"):
                 show_upstream(folder, rank, args.repeat)
 
