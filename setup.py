@@ -86,8 +86,8 @@ class BuildKernels(build_ext):
         return True
 
 
-# Compilers vectorise a choice between two results only where computing both cannot trap. Nothing here can: exceptions are
-# masked while codecs run. No result depends on it.
+# Compilers vectorise a choice between two results only where computing both cannot trap. Nothing here can: exceptions
+# are masked while codecs run. No result depends on it.
 FLAGS = {"fuse": [], "codecs": ["-fno-trapping-math"]}
 
 EXTENSIONS = [

@@ -163,6 +163,50 @@ LTX2C_CLONES static uint32_t ltx2c_largest_piece(const void *values, size_t coun
     return wide ? ltx2c_largest_loop(values, count, 1) : ltx2c_largest_loop(values, count, 0);
 }
 
+/* ---- From one dtype of values to another ------------------------------------------------------------------------- */
+
+LTX2C_INLINE uint64_t ltx2c_cast_loop(const char *from, char *to, size_t count, ltx2c_dtype source,
+                                      ltx2c_dtype target) {
+    uint32_t overflowed = 0;
+    for (size_t i = 0; i < count; i++) {
+        const float value = ltx2c_load(from, i, source);
+        const uint32_t magnitude = ltx2c_bits(value) & 0x7fffffff;
+        if (target == LTX2C_F32) {
+            const uint32_t bits = magnitude > 0x7f800000 ? 0x7fc00000 : ltx2c_bits(value);
+            memcpy(to + i * sizeof bits, &bits, sizeof bits);
+        } else {
+            const uint16_t half = target == LTX2C_BF16 ? ltx2c_to_bf16(value) : ltx2c_to_f16(value);
+            const uint16_t infinity = target == LTX2C_BF16 ? 0x7f80 : 0x7c00;
+            overflowed += ((half & 0x7fff) == infinity) & (magnitude < 0x7f800000);
+            memcpy(to + i * sizeof half, &half, sizeof half);
+        }
+    }
+    return overflowed;
+}
+
+/* To nearest, ties to even; any NaN becomes the canonical one. How many finite values became infinite. */
+LTX2C_CLONES static uint64_t ltx2c_cast_piece(const char *from, char *to, size_t count, ltx2c_dtype source,
+                                              ltx2c_dtype target) {
+    if (source == LTX2C_BF16)
+        return target == LTX2C_BF16  ? ltx2c_cast_loop(from, to, count, LTX2C_BF16, LTX2C_BF16)
+               : target == LTX2C_F32 ? ltx2c_cast_loop(from, to, count, LTX2C_BF16, LTX2C_F32)
+                                     : ltx2c_cast_loop(from, to, count, LTX2C_BF16, LTX2C_F16);
+    if (source == LTX2C_F32)
+        return target == LTX2C_BF16  ? ltx2c_cast_loop(from, to, count, LTX2C_F32, LTX2C_BF16)
+               : target == LTX2C_F32 ? ltx2c_cast_loop(from, to, count, LTX2C_F32, LTX2C_F32)
+                                     : ltx2c_cast_loop(from, to, count, LTX2C_F32, LTX2C_F16);
+    return target == LTX2C_BF16  ? ltx2c_cast_loop(from, to, count, LTX2C_F16, LTX2C_BF16)
+           : target == LTX2C_F32 ? ltx2c_cast_loop(from, to, count, LTX2C_F16, LTX2C_F32)
+                                 : ltx2c_cast_loop(from, to, count, LTX2C_F16, LTX2C_F16);
+}
+
+static uint64_t ltx2c_cast_row(const char *from, char *to, size_t count, ltx2c_dtype source, ltx2c_dtype target) {
+    const ltx2c_environment saved = ltx2c_enter_environment();
+    const uint64_t overflowed = ltx2c_cast_piece(from, to, count, source, target);
+    ltx2c_leave_environment(saved);
+    return overflowed;
+}
+
 /* ---- Granules: values that share a scale ------------------------------------------------------------------------- */
 
 /* What values are multiplied by before they are encoded; 0 where the largest of them allows no scale. */

@@ -44,3 +44,7 @@ def encode_nvfp4(
 
     Returns the new scale of all, then as ``encode_fp8`` does.
     """
+
+def cast(values: _Bytes, source: int, out: _Bytes, target: int, columns: int, threads: int) -> int:
+    """out = values, both bytes of [rows, columns] of a dtype that core.h numbers. Returns how many finite ones became
+    infinite."""

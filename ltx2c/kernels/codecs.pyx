@@ -18,6 +18,11 @@ cdef extern from "codecs.h" nogil:
 
     void ltx2c_add_tally(ltx2c_tally *sum, ltx2c_tally more)
 
+    ctypedef enum ltx2c_dtype:
+        pass
+
+    uint64_t ltx2c_cast_row(const char *given, char *to, size_t count, ltx2c_dtype source, ltx2c_dtype target)
+
     ctypedef struct ltx2c_rows:
         char *data
         ptrdiff_t stride
@@ -219,3 +224,13 @@ def encode_nvfp4(const uint8_t[:, :] values, uint8_t[:, :] codes, bint wide, uin
     for row in range(count):
         ltx2c_add_tally(&total, tallies[row])
     return rows.weight.scale, total.changed, total.nonfinite, total.unencodable
+
+
+def cast(const uint8_t[:, :] values, int source, uint8_t[:, :] out, int target, Py_ssize_t columns, int threads):
+    """Fill ``out`` from ``values``: see the stub file."""
+    cdef Py_ssize_t row, rows = values.shape[0] if columns else 0
+    cdef uint64_t[::1] overflowed = np.zeros(rows, np.uint64)
+    for row in prange(rows, nogil=True, num_threads=threads, schedule="dynamic", chunksize=16):
+        overflowed[row] = ltx2c_cast_row(<const char *>&values[row, 0], <char *>&out[row, 0], columns,
+                                         <ltx2c_dtype>source, <ltx2c_dtype>target)
+    return int(np.sum(overflowed))

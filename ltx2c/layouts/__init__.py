@@ -1,14 +1,18 @@
 """How weights are stored: a module per layout, and which one a checkpoint's weight is in."""
 
+from ltx2c.layouts.convert import OUT_DTYPES, check_out_dtype, convert, converted, is_quantisable, new_arrays, working
 from ltx2c.layouts.detect import LAYOUTS, NVFP4_ORDERS, check_companions, check_nvfp4_scales, detect, layout_named
 from ltx2c.layouts.foreign import foreign_modules
 from ltx2c.layouts.layout import Encoded, Layout, StoredWeight, TensorSpec, Working
+from ltx2c.layouts.loss import DeltaSize, is_swallowed, loss_note, measure_delta
 from ltx2c.layouts.plain import PLAIN
 
 __all__ = [
     "LAYOUTS",
     "NVFP4_ORDERS",
+    "OUT_DTYPES",
     "PLAIN",
+    "DeltaSize",
     "Encoded",
     "Layout",
     "StoredWeight",
@@ -16,7 +20,16 @@ __all__ = [
     "Working",
     "check_companions",
     "check_nvfp4_scales",
+    "check_out_dtype",
+    "convert",
+    "converted",
     "detect",
     "foreign_modules",
+    "is_quantisable",
+    "is_swallowed",
     "layout_named",
+    "loss_note",
+    "measure_delta",
+    "new_arrays",
+    "working",
 ]

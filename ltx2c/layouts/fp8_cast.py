@@ -24,6 +24,7 @@ class Fp8Cast:
     name: str
     dtype: str
     in_place = False
+    lowest_bits = 0x01
     granule_rows = 1
     whole = False
 

@@ -19,6 +19,7 @@ class ScaledFp8(ABC):
     """What layouts of e4m3fn codes with scales have in common: a scale for each granule of the weight."""
 
     in_place = False
+    lowest_bits = 0x01
 
     @abstractmethod
     def grid(self, scales: Array, rows: slice) -> Array:

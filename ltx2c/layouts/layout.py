@@ -66,6 +66,7 @@ class Layout(Protocol):
         in_place: whether the stored bytes are the values, which the kernels take as they lie.
         granule_rows: rows that are encoded together; a weight is cut at multiples of it.
         whole: whether all rows must be fused before any is encoded, because one scale is for all.
+        lowest_bits: of a stored byte: flipping them makes of each code a neighbour, one quantisation step away.
     """
 
     @property
@@ -76,6 +77,8 @@ class Layout(Protocol):
     def granule_rows(self) -> int: ...
     @property
     def whole(self) -> bool: ...
+    @property
+    def lowest_bits(self) -> int: ...
 
     def working(self, arithmetic: str) -> Working:
         """What a weight is decoded to and fused as, under the arithmetic ``"ltx"`` or ``"f32"``."""

@@ -27,6 +27,7 @@ class Nvfp4:
     name: str
     swizzled: bool
     in_place = False
+    lowest_bits = 0x11
     granule_rows = 1
     whole = True
 
