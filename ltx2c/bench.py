@@ -21,9 +21,11 @@ import numpy.typing as npt
 from ltx2c import inventory, kernels
 from ltx2c.fusion import Job, fuse_jobs
 from ltx2c.kernels import fuse
+from ltx2c.machine import cpu_name
 from ltx2c.progress import OnProgress, Progress
 from ltx2c.rates import timed
 from ltx2c.threads import resolve_threads
+from ltx2c.version import __version__
 
 Array = npt.NDArray[Any]
 
@@ -61,6 +63,7 @@ class BenchReport:
     """Everything measured; rates in 1e9 operations or bytes per second.
 
     Attributes:
+        ltx2c, cpu: which version measured, and on which processor.
         kernel, kernel_why: the kernel in use, and why.
         threads: of every measurement.
         peaks: for each kernel that runs here, its innermost instruction on registers alone.
@@ -69,6 +72,8 @@ class BenchReport:
         torch: its version, or None where it is not installed.
     """
 
+    ltx2c: str
+    cpu: str
     kernel: str
     kernel_why: str
     threads: int
@@ -108,8 +113,17 @@ def bench(
     torch = _torch(count)
     rows = [_shape_row(shape, kernel, count, seconds, torch) for shape in SHAPES]
     rows.append(_model_row(blocks, kernel, count, progress))
-    version = torch.__version__ if torch else None
-    return BenchReport(kernel, kernels.why(), count, peaks, bandwidth, tuple(rows), version)
+    return BenchReport(
+        ltx2c=__version__,
+        cpu=cpu_name(),
+        kernel=kernel,
+        kernel_why=kernels.why(),
+        threads=count,
+        peaks=peaks,
+        bandwidth=bandwidth,
+        rows=tuple(rows),
+        torch=torch.__version__ if torch else None,
+    )
 
 
 def _torch(threads: int) -> Any:

@@ -34,6 +34,7 @@ def test_measures_everything_that_it_lists(small):
     assert [row.name for row in report.rows] == ["64 x 1 x 96", "32 x 20 x 64", "9 modules of LTX-2.5"]
     assert all(row.gflops > 0 and row.peak_share > 0 and row.gbps > 0 for row in report.rows)
     assert report.torch is not None and report.rows[0].torch_gflops > 0
+    assert report.as_json()["cpu"] and report.as_json()["ltx2c"]
     assert seen[-1].macs_done == seen[-1].macs_total == 3 * (2 * 16 * 300 * 200 + 4 * 40 * 4)
     assert json.loads(json.dumps(report.as_json()))["rows"][1]["name"] == "32 x 20 x 64"
 

@@ -60,10 +60,11 @@ def test_the_picture_is_an_svg_that_names_every_shape_and_commit(history: Module
     record(tmp_path / "m", "aaaaaaaa", 1, [1.0, 2.0, 3.0, 4.0])
     record(tmp_path / "m", "bbbbbbbb", 2, [20.0, 30.0, 40.0, 400.0])
 
-    root = ElementTree.fromstring(history.picture(history.recorded("m"), "m"))
+    root = ElementTree.fromstring(history.picture({"m": history.recorded("m"), "n": history.recorded("m")}))
     words = {element.text for element in root.iter("{http://www.w3.org/2000/svg}text")}
     assert {*SHAPES, "aaaaaaa", "bbbbbbb"} <= words
-    assert len(list(root.iter("{http://www.w3.org/2000/svg}circle"))) == 8
+    assert {word.split(" on ")[1] for word in words if word and " on " in word} == {"m", "n"}
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}circle"))) == 16
 
 
 def test_the_table_goes_between_the_marks(history: ModuleType) -> None:
@@ -74,8 +75,30 @@ def test_the_table_goes_between_the_marks(history: ModuleType) -> None:
 
 
 def test_the_picture_in_the_repository_is_that_of_its_results(history: ModuleType) -> None:
-    results = ROOT / "asv_bench" / "results"
-    history.RESULTS = results
-    (machine,) = (path.name for path in results.iterdir() if path.is_dir())
-    drawn = (ROOT / "asv_bench" / "history.svg").read_text("utf-8")
-    assert drawn == history.picture(history.recorded(machine)[-12:], machine)
+    history.RESULTS = ROOT / "asv_bench" / "results"
+    assert (ROOT / "asv_bench" / "history.svg").read_text("utf-8") == history.picture(history.shown(12))
+
+
+def test_rivals_are_lines_of_their_own(history: ModuleType, tmp_path: Path) -> None:
+    record(tmp_path / "m", "aaaaaaaa", 1, [1.0, 2.0, 3.0, 400.0])
+    path = tmp_path / "m" / "aaaaaaaa-virtualenv-py3.11.json"
+    result = json.loads(path.read_text())
+    result["results"]["kernels.Rivals.track_gflops"] = [[0.53, 300.0], [["'scalar loop'", "'torch'"]], "v", 0]
+    path.write_text(json.dumps(result))
+    (tmp_path / "m" / "machine.json").write_text(json.dumps({"cpu": "Some CPU", "machine": "m"}))
+
+    points = history.shown(12)["Some CPU"]
+    assert history.table(points).splitlines()[-1] == "| `aaaaaaaa` | 1 | 2 | 3 | 400 | 300 | 0.53 |"
+    assert history.picture({"Some CPU": points}).count("stroke-dasharray") == 2
+
+
+def test_reports_of_users_stand_side_by_side(history: ModuleType) -> None:
+    def report(cpu: str, **row: float | None) -> dict:
+        values = {"name": "4096 x 16 x 4096", "gbps": 1.0, "gflops": 100.0, "peak_share": 0.5, "torch_gflops": None}
+        return {"cpu": cpu, "kernel": "haswell", "threads": 2, "rows": [values | row]}
+
+    assert history.comparison([report("A", torch_gflops=40.0), report("B", gflops=70.4)]).splitlines() == [
+        "| out x rank x in | A, haswell, 2 threads | B, haswell, 2 threads |",
+        "| --- | --- | --- |",
+        "| 4096 x 16 x 4096 | 100, 50% of peak, 2.50 x torch | 70, 50% of peak |",
+    ]

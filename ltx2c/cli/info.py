@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import platform
 from importlib.metadata import version
-from pathlib import Path
 
-from ltx2c import kernels, threads
+from ltx2c import kernels, machine, threads
 from ltx2c.cli.result import Result
 from ltx2c.version import __version__
 
@@ -29,14 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Result:
     """Collect the facts; a kernel forced by ``LTX2C_KERNEL`` that this machine lacks is refused."""
-    cpu = _cpuinfo()
+    cpu = machine.cpuinfo()
     facts = {
         "ltx2c": __version__,
         "python": platform.python_version(),
         "numpy": version("numpy"),
         "ml_dtypes": version("ml_dtypes"),
         "machine": platform.machine(),
-        "cpu": cpu.get("model name", "unknown"),
+        "cpu": machine.cpu_name(),
         "cpu_features": [name for name in _FEATURES if name in _flags(cpu)],
         "kernel": kernels.selected(),
         "kernels_available": list(kernels.available()),
@@ -53,16 +52,6 @@ def _text(facts: dict[str, object]) -> str:
     }
     width = max(map(len, shown))
     return "\n".join(f"{key:<{width}}  {value}" for key, value in shown.items())
-
-
-def _cpuinfo() -> dict[str, str]:
-    """The first processor of /proc/cpuinfo, or nothing where there is no such file."""
-    try:
-        first = Path("/proc/cpuinfo").read_text("utf-8").split("\n\n")[0]
-    except OSError:
-        return {}
-    lines = (line.partition(":") for line in first.splitlines())
-    return {key.strip(): value.strip() for key, _, value in lines}
 
 
 def _flags(cpu: dict[str, str]) -> list[str]:
