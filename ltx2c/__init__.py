@@ -5,12 +5,12 @@ What is public is imported when it is first used, so that ``ltx2c --help`` does 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
 from ltx2c.version import __version__
 
+TYPE_CHECKING = False  # nothing is imported here: until the command line has its handlers, Ctrl-C shows a traceback
 if TYPE_CHECKING:
+    from typing import Any
+
     from ltx2c import reference
     from ltx2c.adapters import Adapter
     from ltx2c.api import execute, fuse_checkpoint, verify_checkpoint
@@ -63,6 +63,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    import importlib
+
     if name == "reference":
         return importlib.import_module("ltx2c.reference")
     if name not in _HOMES:
