@@ -14,6 +14,7 @@ import pytest
 import ltx2c
 from ltx2c import reference
 from ltx2c.errors import RefusedError
+from ltx2c.kernels import codecs
 from ltx2c.strength import check_strength
 
 
@@ -85,3 +86,23 @@ def test_the_strength_is_rounded_to_nearest_whatever_the_caller_rounds_to(enviro
     finally:
         environments.as_before()
     assert fused.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("setting", ["upward", "towards_zero"])
+def test_a_whole_tensors_scale_is_rounded_to_nearest_too(environments, setting):
+    values = np.linspace(-1, 3, 64, dtype=np.float32).reshape(4, 16)
+
+    def encoded():
+        codes, scales = np.zeros((4, 16), np.uint8), np.ones((1, 1), np.float32)
+        codecs.encode_fp8(values.view(np.uint8), codes, True, 0, scales, (4, 16), 1)
+        packed, blocks = np.zeros((4, 8), np.uint8), np.zeros((4, 1), np.uint8)
+        scale, *_ = codecs.encode_nvfp4(values.view(np.uint8), packed, True, blocks, 1.0, False, 1)
+        return codes.tobytes(), scales.tobytes(), packed.tobytes(), blocks.tobytes(), scale
+
+    expected = encoded()
+    getattr(environments, setting)()
+    try:
+        under = encoded()
+    finally:
+        environments.as_before()
+    assert under == expected

@@ -262,6 +262,15 @@ static inline float ltx2c_scale(uint32_t largest, float before) {
     return multiplier == 0.0f ? before : 1.0f / multiplier;
 }
 
+/* The same outside of a band, in any environment. Volatile: the compiler may not move the arithmetic out of ours. */
+static float ltx2c_scale_of_all(uint32_t largest, float before) {
+    const ltx2c_environment saved = ltx2c_enter_environment();
+    volatile uint32_t given = largest;
+    volatile float scale = ltx2c_scale(given, before);
+    ltx2c_leave_environment(saved);
+    return scale;
+}
+
 /* ---- Bands: what one thread does at a time ----------------------------------------------------------------------- */
 
 /* A patch cut into bands of `rows` rows, and those into granules `columns` wide (what is left at the edges is smaller).

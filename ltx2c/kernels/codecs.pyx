@@ -7,6 +7,8 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 import numpy as np
 
+from ltx2c.kernels.fuse import obtainable_threads
+
 cdef extern from "codecs.h" nogil:
     ctypedef enum ltx2c_fp8:
         pass
@@ -41,7 +43,7 @@ cdef extern from "codecs.h" nogil:
         size_t rows
         size_t columns
 
-    float ltx2c_scale(uint32_t largest, float before)
+    float ltx2c_scale_of_all(uint32_t largest, float before)
     void ltx2c_decode_band(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band)
     ltx2c_tally ltx2c_encode_band(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band)
     uint32_t ltx2c_largest_of_band(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band)
@@ -129,6 +131,7 @@ cdef class Patch:
 def decode_fp8(const uint8_t[:, :] codes, uint8_t[:, :] values, bint wide, int kind, const float[:, ::1] scales,
                tuple granule, int threads):
     """Fill ``values`` from ``codes``: see the stub file."""
+    threads = obtainable_threads(threads)
     cdef Patch part = Patch(codes, values, wide, kind, scales, granule)
     cdef Py_ssize_t band
     for band in prange(part.bands, nogil=True, num_threads=threads, schedule="dynamic", chunksize=1):
@@ -138,6 +141,7 @@ def decode_fp8(const uint8_t[:, :] codes, uint8_t[:, :] values, bint wide, int k
 def encode_fp8(const uint8_t[:, :] values, uint8_t[:, :] codes, bint wide, int kind, float[:, ::1] scales,
                tuple granule, int threads):
     """Fill ``codes`` and ``scales`` from ``values``: see the stub file."""
+    threads = obtainable_threads(threads)
     cdef Patch part = Patch(codes, values, wide, kind, scales, granule)
     cdef Py_ssize_t band
     cdef uint32_t largest
@@ -149,7 +153,7 @@ def encode_fp8(const uint8_t[:, :] values, uint8_t[:, :] codes, bint wide, int k
         for band in prange(part.bands, nogil=True, num_threads=threads, schedule="dynamic", chunksize=1):
             tallies[band] = ltx2c_encode_band_by(&part.patch, &part.grid, band, largest)
         if part.grid.scales:
-            part.grid.scales[0] = ltx2c_scale(largest, part.grid.scales[0])
+            part.grid.scales[0] = ltx2c_scale_of_all(largest, part.grid.scales[0])
     else:
         for band in prange(part.bands, nogil=True, num_threads=threads, schedule="dynamic", chunksize=1):
             tallies[band] = ltx2c_encode_band(&part.patch, &part.grid, band)
@@ -190,6 +194,7 @@ cdef class Nvfp4:
 def decode_nvfp4(const uint8_t[:, :] codes, uint8_t[:, :] values, bint wide, const uint8_t[:, ::1] scales, float scale,
                  bint swizzled, Py_ssize_t first_row, int threads):
     """Fill ``values`` from ``codes``: see the stub file."""
+    threads = obtainable_threads(threads)
     cdef Nvfp4 rows = Nvfp4(codes, values, wide, scales, swizzled, first_row)
     cdef Py_ssize_t row, count = rows.weight.rows
     rows.weight.scale = scale
@@ -200,6 +205,7 @@ def decode_nvfp4(const uint8_t[:, :] codes, uint8_t[:, :] values, bint wide, con
 def encode_nvfp4(const uint8_t[:, :] values, uint8_t[:, :] codes, bint wide, uint8_t[:, ::1] scales, float scale,
                  bint swizzled, int threads):
     """Fill ``codes`` and ``scales`` from all of a weight's ``values``: see the stub file."""
+    threads = obtainable_threads(threads)
     cdef Nvfp4 rows = Nvfp4(codes, values, wide, scales, swizzled, 0)
     cdef Py_ssize_t row, count = rows.weight.rows
     cdef uint32_t[::1] found = np.zeros(count + 1, np.uint32)

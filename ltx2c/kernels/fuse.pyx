@@ -212,6 +212,11 @@ cdef class Jobs:
         return [self.jobs[j].nonfinite for j in range(self.job_count)]
 
 
+def obtainable_threads(int wanted):
+    """Up to ``wanted`` threads that a parallel region in the calling thread may have now."""
+    return ltx2c_obtainable_threads(wanted)
+
+
 def processors():
     """CPUs that OpenMP found, before it bound the threads to one each where its variables say so; 0 without OpenMP."""
     return ltx2c_processors()

@@ -155,7 +155,13 @@ static inline int ltx2c_nvfp4_encodable(uint32_t largest) {
 }
 
 /* The scale of all, where the largest magnitude has the bits `largest`. */
-static inline float ltx2c_nvfp4_scale(uint32_t largest) { return ltx2c_float(largest) * (1.0f / 2688.0f); }
+static inline float ltx2c_nvfp4_scale(uint32_t largest) {
+    const ltx2c_environment saved = ltx2c_enter_environment();
+    volatile float given = ltx2c_float(largest); /* volatile: the compiler may not move the product out of here */
+    volatile float scale = given * (1.0f / 2688.0f);
+    ltx2c_leave_environment(saved);
+    return scale;
+}
 
 /* Encodes a row by `weight->scale`, which is not 0, and sets its scales. Where a block's scale times that of all is so
  * small that its inverse is infinite, the block has no scale. */

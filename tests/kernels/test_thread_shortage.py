@@ -72,6 +72,16 @@ def test_a_limit_of_address_space() -> None:
     )
 
 
+def test_a_limit_and_the_codecs() -> None:
+    run(
+        "from ltx2c.kernels import codecs, fuse\n"
+        "codes, values = np.ones((64, 64), np.uint8), np.zeros((64, 256), np.uint8)\n"
+        "allow_threads(0)\n"
+        "codecs.decode_fp8(codes, values, True, 0, None, (1, 64), 8)\n"
+        "assert values.any() and fuse.obtainable_threads(8) == 1"
+    )
+
+
 def test_a_limit_in_a_thread_of_the_callers() -> None:
     run(
         "done = []\n"
