@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+SERVER = Path(__file__).parent / "fuse_server.py"
 
 
 @contextlib.contextmanager
@@ -55,3 +59,37 @@ def mounted_overlay(folder: Path, files: dict[str, bytes]) -> Iterator[Path]:
         yield seen
     finally:
         subprocess.run(["umount", seen], check=True)
+
+
+@contextlib.contextmanager
+def mounted_fuse(folder: Path, *faults: str) -> Iterator[Path]:
+    """A file system in memory at ``folder``, which is made, with the faults that ``fuse_server`` knows."""
+    folder.mkdir()
+    with subprocess.Popen([sys.executable, SERVER, folder, *faults], stderr=subprocess.PIPE, text=True) as server:
+        while not folder.is_mount():
+            if server.poll() is not None:
+                assert server.stderr is not None
+                pytest.skip(f"NOT TESTED: no FUSE here (needs root and /dev/fuse): {server.stderr.read().strip()}")
+            time.sleep(0.005)
+        try:
+            yield folder
+        finally:
+            subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@contextlib.contextmanager
+def mounted_ext4(folder: Path, *, megabytes: int = 64) -> Iterator[Path]:
+    """An ext4 in a file beside ``folder``, which is made."""
+    folder.mkdir()
+    image = folder.with_suffix(".img")
+    with image.open("wb") as file:
+        file.truncate(megabytes << 20)
+    for command in (["mkfs.ext4", "-q", "-F", image], ["mount", "-o", "loop", image, folder]):
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"NOT TESTED: cannot mount an ext4 here (needs root and loop devices): {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+        image.unlink()

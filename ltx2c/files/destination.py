@@ -58,7 +58,7 @@ class Destination:
             OSError: as the system says.
             RefusedError: ``bad-path``, ``output-is-input``, ``output-folder-missing``, ``output-exists``,
                 ``output-is-folder``, ``output-is-not-file``, ``output-is-not-folder``, ``output-folder-foreign``,
-                ``output-in-cache``, ``output-not-replaceable``, ``no-room``.
+                ``output-in-cache``, ``output-not-replaceable``, ``output-no-rename``, ``no-room``.
         """
         destination = cls(_placed(path), folder, force)
         if means_folder(path) and not folder:
@@ -67,7 +67,7 @@ class Destination:
         destination._check_inputs(inputs)
         destination._check_name()
         destination.check_existing()
-        destination._check_mount()
+        destination._check_place()
         destination._check_room(needed_bytes)
         return destination
 
@@ -149,10 +149,12 @@ class Destination:
         except RefusedError as error:
             self._refuse(f"it would be replaced, and holds no one checkpoint: {error}", "output-folder-foreign")
 
-    def _check_mount(self) -> None:
+    def _check_place(self) -> None:
         with Folder.open(self.path.parent) as folder:
             if linux.is_mount_root(folder.descriptor, self.path.name):
                 self._refuse("it is mounted there, and what is mounted has no other name", "output-not-replaceable")
+            if linux.is_append_only(folder.descriptor):
+                self._refuse("its folder is append-only: no file in it can be renamed", "output-no-rename")
 
     def _check_room(self, needed: int) -> None:
         room = _free_bytes(self.path.parent)

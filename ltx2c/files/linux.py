@@ -12,7 +12,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
 _AT_SYMLINK_NOFOLLOW = 0x100
-_STATX_ATTR_MOUNT_ROOT = 0x2000
+_STATX_ATTR_APPEND, _STATX_ATTR_MOUNT_ROOT = 0x20, 0x2000
 _STATX_BYTES = 256
 _SYNC_WAIT_BEFORE, _SYNC_WRITE, _SYNC_WAIT_AFTER = 1, 2, 4
 _UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
@@ -84,11 +84,20 @@ def _renameat2(folder: int, source: str, target: str, flags: int) -> None:
 
 def is_mount_root(folder: int, name: str) -> bool:
     """Whether something is mounted at ``name`` in an open folder; False where the system cannot tell."""
+    return bool(_attributes(folder, name) & _STATX_ATTR_MOUNT_ROOT)
+
+
+def is_append_only(folder: int) -> bool:
+    """Whether an open folder takes new names and lets none go; False where the system cannot tell."""
+    return bool(_attributes(folder, ".") & _STATX_ATTR_APPEND)
+
+
+def _attributes(folder: int, name: str) -> int:
     status = ctypes.create_string_buffer(_STATX_BYTES)
     flags = ctypes.c_int(_AT_SYMLINK_NOFOLLOW)
     try:
         _call("statx", ctypes.c_int(folder), os.fsencode(name), flags, ctypes.c_uint(0), status)
     except OSError:
-        return False
+        return 0
     (attributes,) = struct.unpack_from("=Q", status, 8)
-    return bool(attributes & _STATX_ATTR_MOUNT_ROOT)
+    return int(attributes)

@@ -322,8 +322,7 @@ def _about(destination: Destination) -> Iterator[None]:
     except BlockingIOError:
         raise
     except OSError as error:
-        error.filename, error.filename2 = str(destination.path), None
-        raise
+        raise OSError(error.errno, error.strerror, str(destination.path)) from error
 
 
 @contextlib.contextmanager
