@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import random
+import stat
 import time
 from collections.abc import Iterator
 
@@ -156,8 +157,8 @@ class Staged:
         made = self._temporary.status()
         if made.st_uid != owner:  # a folder is made and opened in two steps
             raise self._lost("another's folder took its place")
-        if self._standing is not None and not self._destination.folder:
-            change_mode(self._temporary.descriptor, self._mode)
+        if not self._destination.folder:
+            self._open_to_readers(self._temporary.descriptor)
 
     @property
     def _mode(self) -> int:
@@ -190,9 +191,15 @@ class Staged:
             except FileExistsError:  # whose that is, nobody knows
                 del self._files[name]
                 raise
-            if self._standing is not None:
-                change_mode(self._open, self._mode)
+            self._open_to_readers(self._open)
         return EmptyFile(os.dup(self._open), path)
+
+    def _open_to_readers(self, descriptor: int) -> None:
+        """Let those read who could read what is replaced. Who may write is up to the mask: a file that may be written
+        by all can be put there as a hard link, by one who means to write the result."""
+        if self._standing is not None:
+            made = stat.S_IMODE(os.fstat(descriptor).st_mode)
+            change_mode(descriptor, made | self._standing.mode & 0o444)
 
     def _inner(self) -> Folder:
         """The temporary as a folder. Its descriptor stays the temporary's."""
@@ -244,7 +251,7 @@ class Staged:
 
     def _kept_folder_mode(self, mode: int) -> int:
         assert self._standing is not None
-        return self._standing.folder_mode & 0o777 | mode & 0o2000
+        return self._standing.folder_mode & (0o755 | mode) | mode & stat.S_ISGID
 
     def _make_way(self) -> None:
         """Move aside what has appeared where the result goes, if that is to be replaced at all."""

@@ -44,7 +44,7 @@ class Standing:
         self._is_folder = stat.S_ISDIR(found.st_mode)
         self._checked = {name: status for name in checked if (status := self._folder.status(name)) is not None}
         self.owner = found.st_uid
-        self.folder_mode = stat.S_IMODE(found.st_mode)
+        self.folder_mode = found.st_mode & 0o777
         self.mode = self._mode()
 
     def _mode(self) -> int:

@@ -371,9 +371,23 @@ def test_a_forced_file_is_as_private_as_the_one_it_replaces(kept: int, tmp_path:
         link.symlink_to(out)
         with stage(check(target, force=True)) as staged:
             fill(staged, "x")
-            assert mode(temporaries(target)[0]) == kept  # and never more open
+            (part,) = temporaries(target)
+            assert mode(part) == kept & 0o644  # never more open, and to be written by whom the mask says
             publish(staged)
-        assert target.read_bytes() == b"new" and mode(target) == kept and not target.is_symlink()
+        assert target.read_bytes() == b"new" and mode(target) == kept & 0o644 and not target.is_symlink()
+
+
+def test_a_forced_file_is_read_by_whom_it_was_read_whatever_the_mask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        out = tmp_path / "out"
+        out.write_bytes(b"old")
+        out.chmod(0o664)
+        with stage(check(out, force=True)) as staged:
+            publish(staged)
+        assert mode(out) == 0o644
+    finally:
+        os.umask(before)
 
 
 @pytest.mark.usefixtures("usual_mask")
