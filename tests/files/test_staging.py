@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import stat
+import struct
 from pathlib import Path
 
 import pytest
@@ -517,3 +518,49 @@ def test_the_staged_notes_of_a_usual_run_are_none(tmp_path: Path) -> None:
         assert isinstance(staged, Staged) and staged.notes == ()
         publish(staged)
     assert staged.notes == ()
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_folder_whose_run_was_killed_between_two_renames_gets_its_name_back(
+    force: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ltx2c.files.linux._renameat2", unsupported)
+    out = old_result(tmp_path / "out")
+    if (child := os.fork()) == 0:
+        rename = os.rename
+
+        def killed(source: str, target: str, **folders: int) -> None:
+            rename(source, target, **folders)
+            if source == "out":
+                os._exit(0)
+
+        os.rename = killed
+        run(check(out, folder=True, force=True))
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0 and not out.exists() and len(list(tmp_path.iterdir())) == 2
+    destination = check(out, folder=True, force=force)
+    if force:
+        run(destination)
+        assert [path.name for path in out.iterdir()] == ["new.safetensors"]
+    else:
+        with refused("output-exists", out):
+            run(destination)
+        assert (out / "old.safetensors").read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.usefixtures("usual_mask")
+def test_a_list_of_further_users_gives_the_group_nothing(tmp_path: Path) -> None:
+    """Where such a list is, the group's bits of the mode are its mask, and not what the group may do."""
+    out = tmp_path / "out"
+    out.write_bytes(b"old")
+    owner, user, group, mask, others = (0x01, 6, -1), (0x02, 6, 12345), (0x04, 0, -1), (0x10, 6, -1), (0x20, 0, -1)
+    entries = b"".join(struct.pack("<HHi", *entry) for entry in (owner, user, group, mask, others))
+    try:
+        os.setxattr(out, "system.posix_acl_access", struct.pack("<I", 2) + entries)
+    except OSError as error:
+        pytest.skip(f"NOT TESTED: no access control lists here: {error}")
+    assert mode(out) == 0o660
+    with stage(check(out, force=True)) as staged:
+        publish(staged)
+    assert mode(out) == 0o600
