@@ -125,6 +125,7 @@ def failed(job: Job, chance: random.Random, before: str) -> str:
     ended = os.waitpid(job.start(0.5, lambda: fail(module, name, code, number)), 0)[1]
     what = f"{name} {number}: {errno.errorcode[code]}"
     assert os.waitstatus_to_exitcode(ended) in (0, 3, KEPT), f"{what}: a bug, {ended}"
+    assert os.waitstatus_to_exitcode(ended) != 3 or job.state() != job.new, f"{what}: no failure, OUT is in place"
     if os.waitstatus_to_exitcode(ended) == KEPT:
         (kept,) = job.out.parent.glob("*.kept-*")
         shutil.rmtree(kept) if kept.is_dir() else kept.unlink()

@@ -279,8 +279,11 @@ class Staged:
         except OSError as error:
             where = printable(self._folder.path)
             self.notes += (f"the result is in place, but its name may not be durable: {where}: {error.strerror}",)
-        if note := self._remove_replaced():
-            self.notes += (note,)
+        try:
+            note = self._remove_replaced()
+        except OSError as error:
+            note = f"the result is in place; what stood there before may be left beside it: {error.strerror}"
+        self.notes += (note,) if note else ()
 
     def _remove_replaced(self) -> str:
         if self._standing is None or self._way is None or not self._way.swaps:
