@@ -22,14 +22,21 @@ def header_of(**tensors: Any) -> str:
     return json.dumps(tensors)
 
 
-def write_tensors(
-    path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...], bytes]], metadata: Mapping[str, str] | None = None
-) -> Path:
+def tensor_bytes(
+    tensors: Mapping[str, tuple[str, tuple[int, ...], bytes]], metadata: Mapping[str, str] | None = None
+) -> bytes:
     """A sound file of (dtype, shape, bytes) by key, in this order, for dtypes that no array library can hold."""
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     at = 0
     for key, (dtype, shape, data) in tensors.items():
         header[key] = entry(dtype, shape, (at, at + len(data)))
         at += len(data)
-    path.write_bytes(raw_file(json.dumps(header), b"".join(data for _, _, data in tensors.values())))
+    return raw_file(json.dumps(header), b"".join(data for _, _, data in tensors.values()))
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...], bytes]], metadata: Mapping[str, str] | None = None
+) -> Path:
+    """Write ``tensor_bytes``."""
+    path.write_bytes(tensor_bytes(tensors, metadata))
     return path

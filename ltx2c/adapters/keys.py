@@ -20,6 +20,8 @@ ADAPTER_PREFIXES = ("model.diffusion_model.", "diffusion_model.")
 # Namespaces under which a base may hold the module: monolith files have one, split files none.
 BASE_PREFIXES = ("model.diffusion_model.", "")
 
+_MOST_PARTS = 8  # of a key, separated by dots, behind its module's name; known kinds have one or two
+
 WHOLE_WEIGHT = "a whole weight"
 
 # Part of a key, closed with a dot -> what a reader should be told it is. The first that fits speaks.
@@ -69,9 +71,9 @@ def _without_prefix(name: str) -> str:
 def belongs_to(key: str, modules: Container[str]) -> bool:
     """Whether ``key`` names a part of one of ``modules``."""
     name = _without_prefix(key)
-    while "." in name:
-        name = name.rpartition(".")[0]
-        if name in modules:
+    for _ in range(_MOST_PARTS):
+        name, dot, _ = name.rpartition(".")
+        if dot and name in modules:
             return True
     return False
 

@@ -23,6 +23,8 @@ ALPHA_KEYS = {"lora_alpha": "lora_rank", "ss_network_alpha": "ss_network_dim"}
 PACKED = "lora_adapter_metadata"
 PACKED_ALPHA, PACKED_RANK = "lora_alpha", "r"
 
+_MOST_PACKED = 4_000_000  # letters of JSON: parsed, they may take thirty times the memory
+
 _POSITIVE = re.compile(r"[1-9][0-9]{0,8}")
 
 
@@ -112,6 +114,8 @@ def _packed(packed: Mapping[str, object]) -> Iterator[_Stated]:
 
 
 def _unpacked(text: str) -> dict[str, object] | None:
+    if len(text) > _MOST_PACKED:
+        return None
     try:
         packed = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,29 +1,73 @@
-"""A small share of ``ci/fuzz_headers.py``: 1,500 mutated files, others every time."""
+"""A small share of ``ci/fuzz_inputs.py``: 2,500 mutated inputs, others every time."""
 
 from __future__ import annotations
 
 import random
 import time
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 
-from fuzzing import check, mutated, sound_file
+import pytest
+from fuzzing import ADAPTER, FILE, INDEX, Kind, furnish, tried
+from mutations import sound_file
+from rawfiles import tensor_bytes
 
 
-def test_mutated_files_are_opened_or_refused_by_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "count"), [(FILE, 1500), (INDEX, 500), (ADAPTER, 500)], ids=["file", "index", "adapter"]
+)
+def test_mutated_inputs_are_opened_or_refused_by_name(kind: Kind, count: int, tmp_path: Path) -> None:
+    furnish(tmp_path)
     seed = time.time_ns() % (1 << 32)
     chance = random.Random(seed)
     outcomes: Counter[str] = Counter()
-    for number in range(1500):
-        content = mutated(sound_file(chance), chance)
+    for number in range(count):
+        content = kind.make(chance)
+        tracemalloc.start()
+        began = time.perf_counter()
         try:
-            outcomes[check(tmp_path / "x.safetensors", content)] += 1
+            outcomes[tried(kind, content, tmp_path)] += 1
+            seconds = time.perf_counter() - began
+            peak = tracemalloc.get_traced_memory()[1]
+            assert seconds < 1 and peak < len(content) + 200e6, (seconds, peak)
         except BaseException as error:
-            raise AssertionError(f"file {number} of seed {seed}: {content[:2000]!r}") from error
-    assert outcomes["opened"] > 50 and len(outcomes) > 10, f"the mutations have lost their bite: {outcomes}"
+            raise AssertionError(f"input {number} of seed {seed}: {content[:2000]!r}") from error
+        finally:
+            tracemalloc.stop()
+    assert outcomes["opened"] > 50 and len(outcomes) > 5, f"the mutations have lost their bite: {outcomes}"
 
 
 def test_sound_files_are_opened(tmp_path: Path) -> None:
     chance = random.Random(0)
     for _ in range(200):
-        assert check(tmp_path / "x.safetensors", sound_file(chance)) == "opened"
+        assert tried(FILE, sound_file(chance), tmp_path) == "opened"
+
+
+def _packed(text: str) -> dict[str, str]:
+    return {"lora_adapter_metadata": text}
+
+
+@pytest.mark.parametrize(
+    ("key", "metadata"),
+    [
+        ("." * 10**6, {}),
+        ("a." * 10**6, {}),
+        ("a" * 10**6, {}),
+        ("x", _packed('{"a":[' + "[]," * 5 * 10**6 + "1]}")),
+        ("x", _packed("[" * 10**6)),
+    ],
+    ids=["dots", "parts", "letters", "lists", "nested"],
+)
+def test_an_adapter_of_megabytes_of_one_thing_is_refused_in_seconds(
+    key: str, metadata: dict[str, str], tmp_path: Path
+) -> None:
+    furnish(tmp_path)
+    pair = {"m.lora_A.weight": ("BF16", (1, 6), bytes(12)), "m.lora_B.weight": ("BF16", (4, 1), bytes(8))}
+    content = tensor_bytes({**pair, key: ("U8", (0,), b"")}, metadata)
+    tracemalloc.start()
+    began = time.process_time()
+    outcome = tried(ADAPTER, content, tmp_path)
+    seconds, peak = time.process_time() - began, tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert outcome == "no-pair-matches" and seconds < 5 and peak < 200e6, (outcome, seconds, peak)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fuzzing import mutated, sound_file
 from hypothesis import given
 from hypothesis import strategies as st
+from mutations import mutated, sound_file
 from rawfiles import entry, raw_file, write_tensors
 from safetensors import deserialize
 
