@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ltx2c.arithmetic import LTX
 from ltx2c.plan.bind import choose_doubled
 from ltx2c.plan.cost import Cost, Rates
 from ltx2c.plan.match import OnUnmatched, UnmatchedKey
@@ -84,6 +85,7 @@ def plan_render(
     renders: int = 1,
     terminal: Terminal = "last",
     *,
+    arithmetic: str = LTX.name,
     unmatched: OnUnmatched = "error",
     memory_budget: int = 0,
     rates: Rates | None = None,
@@ -96,7 +98,7 @@ def plan_render(
         renders: how many, at least 1.
         terminal: the state each render leaves: ``"last"`` leaves its last phase's, ``"first"`` prepares the next
             render's first phase, ``"base"`` restores the base.
-        unmatched: as for ``plan_fuse``.
+        arithmetic, unmatched: as for ``plan_fuse``.
         memory_budget: bytes for a second copy, as for ``ResidentCheckpoint.open``.
         rates: what to predict seconds from; this machine's, measured once per process, when None.
 
@@ -107,14 +109,16 @@ def plan_render(
     check_schedule(renders, terminal)
     with opened_recipe(base, recipe) as sources:
         checkpoint = sources.base
-        planned = plan_phases(sources, recipe, unmatched=unmatched)
+        planned = plan_phases(sources, recipe, arithmetic=arithmetic, unmatched=unmatched)
     phases = [(phase.name, fusions) for phase, fusions in zip(recipe.phases, planned.fusions, strict=True)]
-    doubled = choose_doubled(checkpoint, planned.fusions, memory_budget, lambda key: checkpoint.tensors[key].nbytes)
+    doubled = choose_doubled(
+        checkpoint, planned.fusions, planned.owners, memory_budget, lambda key: checkpoint.tensors[key].nbytes
+    )
     rates = rates or measure_rates()
-    steps = tuple(render_steps(checkpoint, phases, renders, terminal, doubled))
+    steps = tuple(render_steps(checkpoint, phases, renders, terminal, planned.owners, doubled))
     second_copy = None
     if doubled:
-        without = _seconds(list(render_steps(checkpoint, phases, renders, terminal)), rates)
+        without = _seconds(list(render_steps(checkpoint, phases, renders, terminal, planned.owners)), rates)
         size = sum(checkpoint.tensors[key].nbytes for key in doubled)
         second_copy = SecondCopy(len(doubled), size, without - _seconds(steps, rates))
     return RenderPlan(

@@ -17,9 +17,12 @@ from ltx2c.layouts import PLAIN
 _FEW = 1e-3
 _CHUNK = 1 << 18
 
+# Dtypes whose values have a next one.
+_ORDERED = (*PLAIN, "F8_E4M3", "F8_E5M2")
 
-class Comparison(NamedTuple):
-    """Of ``elements`` compared, ``differing`` have other bits, and ``one_step`` of these the next bfloat16 value."""
+
+class Compared(NamedTuple):
+    """Of ``elements`` compared, ``differing`` have other bits; ``one_step`` of these the next value or code."""
 
     elements: int
     differing: int
@@ -34,7 +37,7 @@ class KeyDifference:
         key: its name.
         fused: whether an adapter touches it.
         elements, differing: how many were compared, and how many of them have other bits.
-        one_step: how many of those are the neighbouring bfloat16 value; 0 for dtypes that are never fused.
+        one_step: how many of those are the neighbouring bfloat16 value, or FP8 code; 0 for dtypes that are never fused.
     """
 
     key: str
@@ -44,7 +47,7 @@ class KeyDifference:
     one_step: int
 
 
-def compare(ours: memoryview, theirs: memoryview, dtype: str) -> Comparison:
+def compare(ours: memoryview, theirs: memoryview, dtype: str) -> Compared:
     """Compare two stretches of the same tensor, as stored. Elements narrower than a byte are compared byte by byte."""
     bits = max(8, DTYPES[dtype].bits if DTYPES[dtype].numpy is not None else 8)
     if bits == 128 or len(ours) % (bits // 8):
@@ -57,7 +60,7 @@ def compare(ours: memoryview, theirs: memoryview, dtype: str) -> Comparison:
         if count := int(np.count_nonzero(differ)):
             differing += count
             one_step += _one_step(one[part][differ], other[part][differ], dtype)
-    return Comparison(len(one), differing, one_step)
+    return Compared(len(one), differing, one_step)
 
 
 def _one_step(one: npt.NDArray[Any], other: npt.NDArray[Any], dtype: str) -> int:
@@ -66,9 +69,10 @@ def _one_step(one: npt.NDArray[Any], other: npt.NDArray[Any], dtype: str) -> int
     None of values that are not whole elements.
     """
     kind = DTYPES[dtype].numpy
-    if kind is None or dtype not in PLAIN or kind.itemsize != one.itemsize:
+    if kind is None or dtype not in _ORDERED or kind.itemsize != one.itemsize:
         return 0
-    first, second = (_bf16_order(values.view(kind)) for values in (one, other))
+    order = _fp8_order if kind.itemsize == 1 else _bf16_order
+    first, second = (order(values.view(kind)) for values in (one, other))
     return int(np.count_nonzero(np.abs(first - second) <= 1))
 
 
@@ -76,6 +80,12 @@ def _bf16_order(values: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
     """Integers in the order of the values, one apart for neighbouring bfloat16 numbers; both zeros are 0."""
     bits = (values.astype(np.float32).view(np.int32)) >> 16
     return np.where(bits < 0, -(bits & 0x7FFF), bits)
+
+
+def _fp8_order(values: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+    """Likewise for FP8 codes, which are a sign and a magnitude."""
+    bits = values.view(np.uint8).astype(np.int32)
+    return np.where(bits & 0x80, -(bits & 0x7F), bits)
 
 
 def likely_cause(structure: Sequence[str], differences: Iterable[KeyDifference]) -> str:

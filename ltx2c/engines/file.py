@@ -9,13 +9,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections import Counter
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple
 
-from ltx2c.engines.blocks import BlockFuser, Fused, buffer_bytes, cut_into_blocks
+from ltx2c.engines.blocks import Block, buffer_bytes, cut_into_blocks, read_block
 from ltx2c.engines.digests import Digests
-from ltx2c.engines.pipeline import BLOCK_BYTES, BUFFERS, Stage, run_pipeline, split_threads
+from ltx2c.engines.fuser import Fused, Fuser
+from ltx2c.engines.late import Late
+from ltx2c.engines.nonfinite import Nonfinite
+from ltx2c.engines.pipeline import BLOCK_BYTES, BUFFERS, Steps, run_pipeline, split_threads
 from ltx2c.engines.report import FuseReport, outline
-from ltx2c.errors import RefusedError, printable
+from ltx2c.engines.weights import work_of
 from ltx2c.files.buffers import new_buffer
 from ltx2c.files.destination import Destination
 from ltx2c.files.direct import EmptyFile, OutputFile, write_small_file
@@ -23,6 +28,9 @@ from ltx2c.files.layout import FileLayout, OutputLayout
 from ltx2c.files.staging import publish, stage
 from ltx2c.plan.opened import OpenedPlan
 from ltx2c.progress import OnProgress, Progress
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 
 def write_fused(
@@ -51,11 +59,12 @@ def write_fused(
     plan, sources = opened
     began = time.perf_counter()
     known = outline(plan, destination.path, threads)
+    nonfinite = Nonfinite(plan.base.path, allowed=allow_nonfinite)
     with stage(destination) as staged:
         sources.check_unchanged()
-        writer = _Writer(opened, known.threads, allow_nonfinite, digests, progress)
-        for file in layout.files:
-            writer.write(file, staged.file(file.name))
+        with _Writer(opened, layout, known.threads, nonfinite, digests, progress) as writer:
+            for file in layout.files:
+                writer.write(file, staged.file(file.name))
         if layout.is_folder:
             write_small_file(staged.file(layout.index_name), layout.index)
         if digests is not None:
@@ -68,76 +77,108 @@ def write_fused(
     }
     return FuseReport(
         **vars(known) | found,
-        nonfinite=dict(writer.nonfinite),
+        nonfinite=dict(nonfinite.counts),
         seconds=time.perf_counter() - began,
     )
 
 
 class _Writer:
-    """Writes the files of one result, one after the other, over the same buffers.
+    """Writes the files of one result, one after the other, over the same buffers. A context manager: it closes them.
 
     Attributes:
-        nonfinite: weight key -> results that are infinite or NaN where the base was finite.
+        nonfinite: what the weights came to.
     """
 
     def __init__(
         self,
         opened: OpenedPlan,
+        layout: OutputLayout,
         threads: int,
-        allow_nonfinite: bool,
+        nonfinite: Nonfinite,
         digests: Digests | None,
         progress: OnProgress | None,
     ) -> None:
-        self.nonfinite: Counter[str] = Counter()
-        self._plan, sources = opened
-        self._allow_nonfinite = allow_nonfinite
+        self.nonfinite = nonfinite
+        self._plan = opened.plan
         self._digests = digests
         self._progress = progress
+        self._work = work_of(opened)
         shares = split_threads(threads)
         self._workers = len(shares)
-        self._fuser = BlockFuser(self._plan.fusions, sources.load, shares, digests.feed if digests else None)
-        size = buffer_bytes(sources.base.tensors.values(), self._plan.fusions, BLOCK_BYTES)
+        self._fuser = Fuser(self._work.arithmetic, shares)
+        size = buffer_bytes(self._work.tensors.values(), self._work, BLOCK_BYTES)
         self._buffers = [new_buffer(size) for _ in range(BUFFERS)]
+        self._late = Late(layout, self._work.weights.values(), self._patch)
+        self._open: dict[str, _Output] = {}
         self._written = self._macs = 0
 
     def write(self, layout: FileLayout, file: EmptyFile) -> None:
         """Fill one file of the result."""
         digest = hashlib.sha256() if self._digests else None
+        output = OutputFile(file, layout.size, digest)
+        self._open[layout.name] = _Output(layout, output, file.path, digest)
+        output.append_copy(layout.header, self._buffers[0])
         blocks = run_pipeline(
-            cut_into_blocks(layout.tensors, self._plan.fusions, BLOCK_BYTES),
-            Stage(self._fuser.read, self._fuser.fuse),
+            cut_into_blocks(layout.tensors, self._work, BLOCK_BYTES),
+            Steps(self._read, self._fuse),
             buffers=self._buffers,
             workers=self._workers,
         )
-        with contextlib.closing(OutputFile(file, layout.size, digest)) as output, contextlib.closing(blocks):
-            output.append_copy(layout.header, self._buffers[0])
+        with contextlib.closing(blocks):
             for block, buffer, fused in blocks:
-                self._count_nonfinite(fused, going_on=block.pieces[-1].tensor.key)
+                self._settle(block, fused)
+                self._late.fill(layout, block.begin, buffer[block.lead : block.lead + block.nbytes])
                 output.append(buffer, block.nbytes)
-                self._report(block.nbytes, fused.macs)
-            self._refuse_nonfinite()
-            output.finish()
-        if self._digests and digest:
-            self._digests.by_path[file.path] = digest.hexdigest()
+                self._report(block)
+        self.nonfinite.refuse()
+        self._finish_settled()
 
-    def _report(self, written: int, macs: int) -> None:
-        self._written += written
-        self._macs += macs
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for one in self._open.values():
+            one.output.close()
+
+    def _read(self, block: Block, buffer: memoryview) -> None:
+        read_block(block, buffer, self._digests.feed if self._digests else None)
+
+    def _fuse(self, block: Block, buffer: memoryview, _: None) -> Fused:
+        return self._fuser.fuse(block.parts(buffer))
+
+    def _settle(self, block: Block, fused: Fused) -> None:
+        self.nonfinite.add(fused)
+        self.nonfinite.refuse(going_on=block.pieces[-1].tensor.key)
+        for piece in block.pieces:
+            if piece.weight is not None and piece.weight.is_complete_with(piece.nbytes):
+                self._late.put(piece.weight)
+
+    def _report(self, block: Block) -> None:
+        self._written += block.nbytes
+        self._macs += block.macs(self._work)
         if self._progress is not None:
             self._progress(Progress(self._written, self._plan.bytes_written, self._macs, self._plan.macs))
 
-    def _count_nonfinite(self, fused: Fused, going_on: str) -> None:
-        self.nonfinite.update(fused.nonfinite)
-        self._refuse_nonfinite(going_on)
+    def _patch(self, name: str, offset: int, data: memoryview) -> None:
+        self._open[name].output.patch(offset, data)
 
-    def _refuse_nonfinite(self, going_on: str | None = None) -> None:
-        """Refuse at the first weight that is complete: of ``going_on`` more may come, and its count is not final."""
-        if self._allow_nonfinite:
-            return
-        for key, count in self.nonfinite.items():
-            if key != going_on:
-                raise RefusedError(
-                    f"{printable(self._plan.base.path)}: fused weight {printable(key)} has {count} infinite or NaN "
-                    "values where the base is finite; nothing was written; --allow-nonfinite keeps them",
-                    code="nonfinite",
-                )
+    def _finish_settled(self) -> None:
+        """Finish the files that nothing is owed to any more."""
+        for name, one in list(self._open.items()):
+            if self._late.is_settled(one.layout):
+                del self._open[name]
+                again = hashlib.sha256() if one.digest is not None and one.output.patched else None
+                one.output.finish(again)
+                if self._digests is not None and one.digest is not None:
+                    self._digests.by_path[one.path] = (again or one.digest).hexdigest()
+
+
+class _Output(NamedTuple):
+    """A file that is being written; ``path`` is where it will be."""
+
+    layout: FileLayout
+    output: OutputFile
+    path: Path
+    digest: _Hash | None

@@ -1,7 +1,7 @@
 """Reading, computing and writing at the same time, over a ring of buffers that bounds memory.
 
-One thread reads items into free buffers, in order. Worker threads compute on what was read. The caller consumes the
-results in order and writes them; asking for the next result frees the buffer of the last. All stages spend their time
+Reader threads fill free buffers, begun in order. Worker threads compute on what was read. The caller consumes the
+results in order and writes them; asking for the next result frees the buffer of the last. All steps spend their time
 outside the GIL: in preadv, in kernels, in pwritev.
 """
 
@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 from ltx2c.crew import Crew, start_thread
 
 ItemT = TypeVar("ItemT")
+BufferT = TypeVar("BufferT")
 LoadedT = TypeVar("LoadedT")
 ResultT = TypeVar("ResultT")
 
@@ -37,50 +38,59 @@ def split_threads(threads: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Stage(Generic[ItemT, LoadedT, ResultT]):
+class Steps(Generic[ItemT, BufferT, LoadedT, ResultT]):
     """What the threads do with one item: ``read`` fills its buffer, ``compute`` works on what was read."""
 
-    read: Callable[[ItemT, memoryview], LoadedT]
-    compute: Callable[[ItemT, memoryview, LoadedT], ResultT]
+    read: Callable[[ItemT, BufferT], LoadedT]
+    compute: Callable[[ItemT, BufferT, LoadedT], ResultT]
 
 
 def run_pipeline(
     items: Iterable[ItemT],
-    stage: Stage[ItemT, LoadedT, ResultT],
+    steps: Steps[ItemT, BufferT, LoadedT, ResultT],
     *,
-    buffers: Iterable[memoryview],
+    buffers: Iterable[BufferT],
     workers: int,
-) -> Generator[tuple[ItemT, memoryview, ResultT], None, None]:
+    readers: int = 1,
+) -> Generator[tuple[ItemT, BufferT, ResultT], None, None]:
     """Yield every item with its buffer and result, in order, while later ones are being read and computed.
 
-    The first error of any stage is raised here, at its item's turn. However the iteration ends, also by an exception in
+    The first error of any step is raised here, at its item's turn. However the iteration ends, also by an exception in
     the consumer or by Ctrl-C, the threads are stopped after the step they are at and joined: close the iterator.
+
+    Args:
+        buffers: bound how many items are under way. Where items bring their own memory, anything will do.
+        workers, readers: threads for each step. With one reader, items are read one after the other.
     """
-    free: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
-    turns: queue.SimpleQueue[tuple[ItemT, memoryview, Future[ResultT]] | BaseException | None] = queue.SimpleQueue()
+    free: queue.SimpleQueue[BufferT | _Stop] = queue.SimpleQueue()
+    turns: queue.SimpleQueue[tuple[ItemT, BufferT, Future[ResultT]] | BaseException | None] = queue.SimpleQueue()
     for buffer in buffers:
         free.put(buffer)
     stopped = threading.Event()
 
-    def read_all(crew: Crew) -> None:
+    def compute(item: ItemT, buffer: BufferT, read: Future[LoadedT]) -> ResultT:
+        return steps.compute(item, buffer, read.result())
+
+    def feed() -> None:
         try:
             for item in items:
                 buffer = free.get()
-                if buffer is None or stopped.is_set():
+                if isinstance(buffer, _Stop) or stopped.is_set():
                     return
-                loaded = stage.read(item, buffer)
-                turns.put((item, buffer, crew.submit(stage.compute, item, buffer, loaded)))
+                read = reading.submit(steps.read, item, buffer)
+                turns.put((item, buffer, computing.submit(compute, item, buffer, read)))
+                del item, read  # what is under way is held by the queue alone
             turns.put(None)
         except BaseException as error:  # handed to the consumer, whatever it is
             turns.put(error)
 
-    readers: list[threading.Thread] = []
-    with Crew(workers, "ltx2c-compute") as crew:
+    feeder: list[threading.Thread] = []
+    with Crew(workers, "ltx2c-compute") as computing, Crew(readers, "ltx2c-read") as reading:
         try:
-            if not start_thread(lambda: read_all(crew), "ltx2c-read", readers):
+            if not start_thread(feed, "ltx2c-feed", feeder):
                 for item in items:
-                    if (own := free.get()) is not None:
-                        yield item, own, stage.compute(item, own, stage.read(item, own))
+                    if not isinstance(own := free.get(), _Stop):
+                        yield item, own, steps.compute(item, own, steps.read(item, own))
                     free.put(own)
                 return
             while (turn := turns.get()) is not None:
@@ -91,8 +101,13 @@ def run_pipeline(
                 free.put(buffer)
         finally:
             stopped.set()
-            free.put(None)
-            for reader in readers:
-                if reader.is_alive():  # else Ctrl-C came before it was under way: it will find that all has stopped
-                    reader.join()
-            crew.cancel()
+            free.put(_Stop())
+            for thread in feeder:
+                if thread.is_alive():  # else Ctrl-C came before it was under way: it will find that all has stopped
+                    thread.join()
+            reading.cancel()
+            computing.cancel()
+
+
+class _Stop:
+    """In the place of a buffer: there is nothing more to read."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from ltx2c.engines.fill import Load, carry_out
+from ltx2c.engines.fill import fill
 from ltx2c.engines.memory import ResidentMemory
+from ltx2c.engines.nonfinite import Nonfinite
 from ltx2c.engines.slot import Slot
-from ltx2c.errors import RefusedError, printable
+from ltx2c.engines.weights import Load, Work
 from ltx2c.plan import Deltas, Fusions
 from ltx2c.plan.bind import Bind, plan_bind
 from ltx2c.plan.opened import Sources
+from ltx2c.plan.phases import PhasePlans
 from ltx2c.plan.transition import Transition
 
 
@@ -19,6 +22,7 @@ class Residency:
 
     Args:
         sources: the base and the adapters.
+        planned: the phases.
         load: reads a delta.
 
     Attributes:
@@ -28,6 +32,7 @@ class Residency:
     def __init__(
         self,
         sources: Sources,
+        planned: PhasePlans,
         memory: ResidentMemory,
         load: Load,
         threads: int,
@@ -36,7 +41,8 @@ class Residency:
         self._spare: dict[str, Deltas | None] = dict.fromkeys(memory.spare)
         self._sources = sources
         self._memory = memory
-        self._load = load
+        self._owners = planned.owners
+        self._work = Work(sources.base.tensors, {}, planned.weights, planned.arithmetic, load)
         self._threads = threads
 
     @property
@@ -60,9 +66,9 @@ class Residency:
             OSError: a file could not be read.
         """
         self._sources.check_unchanged()
-        bind = plan_bind(self._sources.base, self.live, self._spare, after)
-        self._carry_out(bind.spare, self._memory.spare, self._spare, allow_nonfinite)
-        self._carry_out(bind.in_place, self._memory.live, self.live, allow_nonfinite)
+        bind = plan_bind(self._sources.base, self.live, self._spare, after, self._owners)
+        self._execute(bind.spare, self._memory.spare, self._spare, allow_nonfinite)
+        self._execute(bind.in_place, self._memory.live, self.live, allow_nonfinite)
         try:
             self._sources.check_unchanged()
         except BaseException:
@@ -73,18 +79,14 @@ class Residency:
             self._switch()
         return bind
 
-    def _carry_out(
+    def _execute(
         self, change: Transition, slots: Mapping[str, Slot], contents: dict[str, Deltas | None], allow_nonfinite: bool
     ) -> None:
-        nonfinite = carry_out(change, slots, contents, self._load, self._threads)
-        if nonfinite and not allow_nonfinite:
-            contents.update(dict.fromkeys(nonfinite))
-            key, count = next(iter(nonfinite.items()))
-            raise RefusedError(
-                f"{printable(self._sources.base.path)}: fusing makes {count} values of {printable(key)} inf or NaN "
-                f"where the base is finite ({len(nonfinite)} such tensors)",
-                code="nonfinite",
-            )
+        nonfinite = Nonfinite(self._sources.base.path, allowed=allow_nonfinite)
+        work = replace(self._work, fusions=change.fuse)
+        fill(change, work, slots, contents, nonfinite, self._threads)
+        contents.update(dict.fromkeys(nonfinite.refused()))
+        nonfinite.refuse()
 
     def _switch(self) -> None:
         live, spare = {key: self.live[key] for key in self._spare}, dict(self._spare)

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ltx2c.arithmetic import LTX
 from ltx2c.engines.memory import ResidentMemory
 from ltx2c.engines.residency import Residency
 from ltx2c.engines.slot import slot_bytes
@@ -118,6 +119,7 @@ class ResidentCheckpoint:
         base: BaseArgument,
         recipe: Recipe,
         *,
+        arithmetic: str = LTX.name,
         threads: int | None = None,
         unmatched: OnUnmatched = "error",
         keep_adapters: bool = False,
@@ -130,6 +132,7 @@ class ResidentCheckpoint:
         Args:
             base: a checkpoint, or a path to one. A checkpoint that is passed in stays the caller's to close.
             recipe: which adapters run in which phase.
+            arithmetic: as for ``plan_fuse``.
             threads: how many to use; by default what the machine allows this process.
             unmatched: as for ``plan_fuse``.
             keep_adapters: keep factors in memory once they were read, instead of reading them at each bind.
@@ -148,14 +151,18 @@ class ResidentCheckpoint:
         threads = resolve_threads(threads)
         with ExitStack() as files:
             sources = files.enter_context(opened_recipe(base, recipe))
-            planned = plan_phases(sources, recipe, unmatched=unmatched)
+            planned = plan_phases(sources, recipe, arithmetic=arithmetic, unmatched=unmatched)
             tensors, widened = sources.base.tensors, widen is not None
             doubled = choose_doubled(
-                sources.base, planned.fusions, memory_budget, lambda key: slot_bytes(tensors[key], widened)
+                sources.base,
+                planned.fusions,
+                planned.owners,
+                memory_budget,
+                lambda key: slot_bytes(tensors[key], widened),
             )
             memory = ResidentMemory(sources.base, doubled, widened)
             load = functools.cache(sources.load) if keep_adapters else sources.load
-            residency = Residency(sources, memory, load, threads)
+            residency = Residency(sources, planned, memory, load, threads)
             resident = cls(recipe, planned, residency, doubled=doubled, allow_nonfinite=allow_nonfinite)
             resident.loaded = resident._bind(resident._target(0))
             resident._files = files.pop_all()

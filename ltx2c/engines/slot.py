@@ -33,7 +33,7 @@ class Slot:
     @property
     def narrow(self) -> npt.NDArray[Any]:
         """The tensor in its stored dtype, as it is read and fused."""
-        return self._shaped(self._narrow_bytes(), DTYPES[self.stored.dtype].numpy)
+        return self._shaped(self.narrow_bytes, DTYPES[self.stored.dtype].numpy)
 
     @property
     def values(self) -> npt.NDArray[Any]:
@@ -42,7 +42,7 @@ class Slot:
 
     def read(self) -> None:
         """Bring in the base's bytes; ``settle`` must follow. Raises as ``StoredTensor.read_into`` does."""
-        self.stored.read_into(self._narrow_bytes())
+        self.stored.read_into(self.narrow_bytes)
 
     def settle(self) -> None:
         """Widen, if that is asked for, what ``read`` and a fuse left. Exact: every bf16 and f16 is a float32."""
@@ -55,7 +55,9 @@ class Slot:
             part = slice(start, start + _WIDEN_CHUNK)
             wide[part] = narrow[part]
 
-    def _narrow_bytes(self) -> Bytes:
+    @property
+    def narrow_bytes(self) -> Bytes:
+        """The bytes of ``narrow``."""
         return self.memory[self.memory.size - self.stored.nbytes :]
 
     def _shaped(self, data: Bytes, dtype: np.dtype[Any] | None) -> npt.NDArray[Any]:

@@ -48,6 +48,7 @@ class OutputFile:
 
     Attributes:
         position: bytes appended so far.
+        patched: whether any of them were overwritten since, so that ``digest`` is not the file's.
     """
 
     def __init__(self, file: EmptyFile, size: int, digest: Digest | None = None) -> None:
@@ -61,10 +62,11 @@ class OutputFile:
             OSError: as the system says, ENOSPC where ``size`` bytes do not fit.
         """
         self.position = 0
+        self.patched = False
         self._descriptor, self._path = file
         self._size = size
         self._digest = digest
-        self._carried = b""
+        self._carried = bytearray()
         self._first_page = new_buffer(PAGE)
         self._written = 0
         self._window = 0
@@ -97,9 +99,10 @@ class OutputFile:
         if self.position == self._size:
             whole = -(-end // PAGE) * PAGE if self._direct else end
             buffer[end:whole] = bytes(whole - end)
+            self._carried = bytearray()
         else:
             whole = end // PAGE * PAGE
-            self._carried = bytes(buffer[whole:end])
+            self._carried = bytearray(buffer[whole:end])
         if whole and not self._written:
             self._first_page[:] = buffer[:PAGE]
             buffer[:PAGE] = bytes(PAGE)
@@ -118,6 +121,37 @@ class OutputFile:
             lead = self.position % PAGE
             buffer[lead : lead + len(chunk)] = chunk
             self.append(buffer, len(chunk))
+
+    def patch(self, offset: int, data: memoryview) -> None:
+        """Overwrite bytes that were appended before, from byte ``offset`` of the file on.
+
+        Raises:
+            OSError: as the system says, naming the file.
+        """
+        end = offset + len(data)
+        if end > self.position:
+            raise ValueError(f"bytes {offset} to {end} of {self.position} appended ones")
+        self.patched = True
+        for begin, held in ((0, self._first_page), (self._written, memoryview(self._carried))):
+            if begin == 0 and not self._written:  # all that was appended is still carried
+                continue
+            low, high = max(offset, begin), min(end, begin + len(held))
+            if low < high:
+                held[low - begin : high - begin] = data[low - offset : high - offset]
+        low, high = max(offset, PAGE), min(end, self._written)
+        if low < high:
+            self._patch_written(data[low - offset : high - offset], low)
+
+    def _patch_written(self, data: memoryview, offset: int) -> None:
+        """Through the page cache: what is patched is small, and begins anywhere."""
+        if self._direct:
+            _set_direct(self._descriptor, False)
+        with naming(self._path):
+            while data:
+                count = os.pwrite(self._descriptor, data, offset)
+                data, offset = data[count:], offset + count
+        if self._direct:
+            _set_direct(self._descriptor, True)
 
     def _write(self, data: memoryview, offset: int) -> None:
         while data:
@@ -148,18 +182,32 @@ class OutputFile:
                 finish_writeback(self._descriptor, max(0, self._window - WINDOW_BYTES // 2), self._window)
             self._window = end
 
-    def finish(self) -> None:
-        """Write the first page, cut the padding of the last, make the file durable, close it."""
+    def finish(self, again: Digest | None = None) -> None:
+        """Write the first page, cut the padding of the last, make the file durable, close it.
+
+        Args:
+            again: a hash to update with the whole file, read again: of one that was patched.
+        """
         try:
             self._write(self._first_page if self._direct else self._first_page[: self._size], 0)
             if os.fstat(self._descriptor).st_size != self._size:
                 os.ftruncate(self._descriptor, self._size)
             os.fsync(self._descriptor)
+            if again is not None:
+                self._read_again(again)
         except OSError as error:
             error.filename = str(self._path)
             raise
         finally:
             self.close()
+
+    def _read_again(self, digest: Digest) -> None:
+        if self._direct:
+            _set_direct(self._descriptor, False)
+        offset = 0
+        while chunk := os.pread(self._descriptor, WINDOW_BYTES // 16, offset):
+            digest.update(memoryview(chunk))
+            offset += len(chunk)
 
     def close(self) -> None:
         """Let go of the file, whether it is finished or not."""

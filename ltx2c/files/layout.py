@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ltx2c.dtypes import DTYPES
 from ltx2c.errors import RefusedError
 from ltx2c.files.header import MAX_HEADER_BYTES, METADATA, PAGE, PREFIX_BYTES
 from ltx2c.files.tensorfile import StoredTensor
 
 
-class Placed(NamedTuple):
-    """A source tensor and the byte offset of its copy in the output file."""
+class OutputTensor(NamedTuple):
+    """A tensor of an output file, which need not have the dtype and shape of the one it is made from.
 
-    tensor: StoredTensor
+    Attributes:
+        key, dtype, shape: as its header will say.
+        source: the tensor that it is made from, or a copy of.
+    """
+
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    source: StoredTensor
+
+    @classmethod
+    def copy_of(cls, source: StoredTensor) -> OutputTensor:
+        """A tensor that comes out as it went in, or fused in place."""
+        return cls(source.key, source.dtype, source.shape, source)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes in the file."""
+        return math.prod(self.shape) * DTYPES[self.dtype].bits // 8
+
+
+class Placed(NamedTuple):
+    """An output tensor, and the byte offset at which it lies in its file."""
+
+    tensor: OutputTensor
     begin: int
 
 
@@ -60,10 +86,10 @@ class OutputLayout:
         return sum(file.size for file in self.files) + len(self.index)
 
 
-def plan_file(name: str, tensors: Iterable[StoredTensor], metadata: Mapping[str, str]) -> FileLayout:
+def plan_file(name: str, tensors: Iterable[OutputTensor], metadata: Mapping[str, str]) -> FileLayout:
     """Lay out a file that holds ``tensors``, its header listing them in the order given.
 
-    The bytes keep the order that they have in their source, so that a whole file is read and written front to back. The
+    The bytes keep the order that their sources have, so that a whole file is read and written front to back. The
     header is padded with spaces (which the format allows) until offsets agree with those in the source modulo the
     page size: then the same memory can be the target of a direct read and the source of a direct write.
 
@@ -73,17 +99,21 @@ def plan_file(name: str, tensors: Iterable[StoredTensor], metadata: Mapping[str,
     listed = list(tensors)
     entries: dict[str, object] = {METADATA: dict(metadata)} if metadata else {}
     entries.update((tensor.key, None) for tensor in listed)
-    starts: list[tuple[StoredTensor, int]] = []
+    starts: list[tuple[OutputTensor, int]] = []
     at = 0
-    for tensor in sorted(listed, key=lambda tensor: (str(tensor.file.path), tensor.begin, tensor.end)):
+    for tensor in sorted(listed, key=_source_order):
         starts.append((tensor, at))
         entries[tensor.key] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [at, at + tensor.nbytes]}
         at += tensor.nbytes
-    like = starts[0][0].begin if starts else 0
+    like = starts[0][0].source.begin if starts else 0
     text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
     header = _padded(name, text, like)
     placed = tuple(Placed(tensor, len(header) + start) for tensor, start in starts)
     return FileLayout(name, header, placed, len(header) + at)
+
+
+def _source_order(tensor: OutputTensor) -> tuple[str, int, int]:
+    return str(tensor.source.file.path), tensor.source.begin, tensor.source.end
 
 
 def _padded(name: str, text: bytes, like: int) -> bytes:

@@ -14,7 +14,7 @@ from ltx2c.errors import RefusedError
 from ltx2c.files import Checkpoint
 from ltx2c.plan.cost import Cost
 from ltx2c.plan.plan import Fusions
-from ltx2c.plan.transition import Contents, Transition, transition
+from ltx2c.plan.transition import Contents, Owners, Transition, transition
 
 # A tensor begins somewhere in a cache line of its own. The doubled ones fill whole huge pages, which the page table
 # moves as one entry each.
@@ -44,7 +44,7 @@ class Bind:
     @property
     def fused(self) -> int:
         """Tensors that are computed."""
-        return len(self.in_place.fuse) + len(self.spare.fuse)
+        return sum(len(change.fuse) + len(change.beside) for change in (self.in_place, self.spare))
 
     @property
     def restored(self) -> int:
@@ -54,7 +54,7 @@ class Bind:
     @property
     def switched(self) -> int:
         """Tensors that change by a switch alone."""
-        return len(self.switch) - len(self.spare.fuse) - len(self.spare.restore)
+        return len(self.switch) - len(self.spare.changed)
 
     @property
     def cost(self) -> Cost:
@@ -62,22 +62,23 @@ class Bind:
         return Cost.total([self.in_place.cost, self.spare.cost])
 
 
-def plan_bind(base: Checkpoint, live: Contents, spare: Contents, after: Fusions) -> Bind:
+def plan_bind(base: Checkpoint, live: Contents, spare: Contents, after: Fusions, owners: Owners) -> Bind:
     """Bring ``live`` to ``after``. ``spare`` has a key per doubled tensor, and none where there is no second copy."""
     single = (key for key in base.tensors if key not in spare)
-    in_place = transition(base, live, after, among=single)
-    if all(live.get(key, ()) == after.get(key, ()) for key in spare):
-        return Bind(in_place, Transition((), (), {}, Cost()), ())
-    return Bind(in_place, transition(base, spare, after, among=spare), tuple(spare))
+    in_place = transition(base, live, after, owners, among=single)
+    if all(live.get(key, ()) == after.get(owners.get(key, key), ()) for key in spare):
+        return Bind(in_place, Transition((), (), {}, {}, Cost()), ())
+    return Bind(in_place, transition(base, spare, after, owners, among=spare), tuple(spare))
 
 
 def choose_doubled(
-    base: Checkpoint, phases: Sequence[Fusions], budget: int, nbytes: Callable[[str], int]
+    base: Checkpoint, phases: Sequence[Fusions], owners: Owners, budget: int, nbytes: Callable[[str], int]
 ) -> tuple[str, ...]:
     """The tensors to hold twice within ``budget`` bytes: of those that differ between phases, the dearest per byte.
 
     Args:
         phases: what each fuses.
+        owners: companions, which are held twice with their weights.
         nbytes: what a tensor takes in memory.
 
     Returns:
@@ -89,11 +90,14 @@ def choose_doubled(
     if budget < 0:
         raise RefusedError(f"memory_budget is {budget} bytes; it cannot be negative", code="bad-budget")
     room = budget // REGION_ALIGN * REGION_ALIGN
-    chosen = set()
+    beside: dict[str, list[str]] = {}
+    for companion, owner in owners.items():
+        beside.setdefault(owner, []).append(companion)
+    chosen: set[str] = set()
     for key in sorted(_differing(base, phases), key=lambda key: _macs_per_byte(base, phases, key), reverse=True):
-        size = aligned(nbytes(key), TENSOR_ALIGN) + TENSOR_ALIGN
+        size = sum(aligned(nbytes(one), TENSOR_ALIGN) + TENSOR_ALIGN for one in (key, *beside.get(key, ())))
         if size <= room:
-            chosen.add(key)
+            chosen.update((key, *beside.get(key, ())))
             room -= size
     return tuple(key for key in base.tensors if key in chosen)
 

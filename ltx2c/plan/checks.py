@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ltx2c.adapters import Adapter
 from ltx2c.adapters import keys as adapter_keys
 from ltx2c.adapters.metadata import DOWNSCALE, TEMPORAL_SCALE
+from ltx2c.arithmetic import Arithmetic
 from ltx2c.errors import RefusedError, printable
-from ltx2c.files import Checkpoint
-from ltx2c.layouts import PLAIN
+from ltx2c.files import Checkpoint, StoredTensor
+from ltx2c.layouts import StoredWeight
+
+# Weights of these have digits that bfloat16 has not.
+ROUNDED_WEIGHTS = ("F32", "F16")
 
 
 def check_base(base: Checkpoint) -> None:
@@ -57,11 +61,23 @@ def version_notes(base: Checkpoint, adapters: Sequence[Adapter]) -> list[str]:
     ]
 
 
-def rounding_notes(base: Checkpoint, fused: Sequence[str]) -> list[str]:
-    """A note per dtype of fused weights that lose precision on the way to being stored."""
-    count = Counter(base.tensors[key].dtype for key in fused)
+def rounding_notes(
+    arithmetic: Arithmetic, weights: Iterable[StoredWeight], factors: Iterable[StoredTensor]
+) -> list[str]:
+    """A note on what is stored with more digits than the arithmetic keeps; none where it keeps all."""
+    if not arithmetic.through_bf16:
+        return []
+    stored = Counter(weight.codes.dtype for weight in weights if weight.codes.dtype in ROUNDED_WEIGHTS)
+    counts = [_count(stored[dtype], f"{dtype} weight") for dtype in ROUNDED_WEIGHTS if stored[dtype]]
+    wide = sum(factor.dtype == "F32" for factor in factors)
+    if wide:
+        counts.append(_count(wide, "F32 factor"))
+    if not counts:
+        return []
     return [
-        f"{count[dtype]} {dtype} weights are rounded through BF16 where they are fused, as upstream does"
-        for dtype in PLAIN
-        if dtype != "BF16" and count[dtype]
+        f"arithmetic {arithmetic.name} rounds {' and '.join(counts)} through BF16, as upstream LTX does; f32 does not"
     ]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

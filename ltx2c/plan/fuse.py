@@ -9,8 +9,10 @@ from types import MappingProxyType
 import numpy as np
 
 from ltx2c.adapters import Adapter, Delta
+from ltx2c.arithmetic import LTX, arithmetic_named
 from ltx2c.errors import RefusedError, printable
-from ltx2c.files import Checkpoint
+from ltx2c.files import Checkpoint, StoredTensor
+from ltx2c.layouts import detect
 from ltx2c.plan.checks import (
     check_base,
     check_distinct,
@@ -20,17 +22,24 @@ from ltx2c.plan.checks import (
 )
 from ltx2c.plan.match import Matches, OnUnmatched, check_on_unmatched, match_pairs
 from ltx2c.plan.opened import AdapterArgument, BaseArgument, Sources, opened
-from ltx2c.plan.plan import AppliedDelta, Deltas, Plan, PlannedAdapter
+from ltx2c.plan.plan import AppliedDelta, Deltas, Fusions, Plan, PlannedAdapter
 from ltx2c.plan.sources import DeltaRef, Source
 from ltx2c.strength import check_strength
 
 
-def plan_fuse(base: BaseArgument, adapters: Sequence[AdapterArgument], *, unmatched: OnUnmatched = "error") -> Plan:
+def plan_fuse(
+    base: BaseArgument,
+    adapters: Sequence[AdapterArgument],
+    *,
+    arithmetic: str = LTX.name,
+    unmatched: OnUnmatched = "error",
+) -> Plan:
     """Plan the fusion of adapters into a base, from headers alone. Reads no weight, writes nothing.
 
     Args:
         base: a ``.safetensors`` file, a folder of shards, its ``.safetensors.index.json``, or an open one.
         adapters: ``(path or open adapter, strength)`` in fusion order. One of strength 0 beside others takes part.
+        arithmetic: ``"ltx"``, upstream LTX's, which rounds through bfloat16, or ``"f32"``.
         unmatched: what to do about a delta whose module the base does not have: ``"error"`` refuses, ``"warn"`` goes
             on without it and lists it in the plan. An adapter of which nothing matches is refused either way.
 
@@ -39,11 +48,18 @@ def plan_fuse(base: BaseArgument, adapters: Sequence[AdapterArgument], *, unmatc
         RefusedError: whatever stands against the fuse, naming files, keys and both values.
     """
     with opened(base, adapters) as (sources, strengths):
-        return plan_sources(sources, strengths, unmatched=unmatched)
+        return plan_sources(sources, strengths, arithmetic=arithmetic, unmatched=unmatched)
 
 
-def plan_sources(sources: Sources, strengths: Sequence[float], *, unmatched: OnUnmatched = "error") -> Plan:
+def plan_sources(
+    sources: Sources,
+    strengths: Sequence[float],
+    *,
+    arithmetic: str = LTX.name,
+    unmatched: OnUnmatched = "error",
+) -> Plan:
     """``plan_fuse`` of what is open already, at one strength per adapter."""
+    chosen = arithmetic_named(arithmetic)
     check_on_unmatched(unmatched)
     base, adapters = sources.base, sources.adapters
     strengths = [check_strength(strength, adapter.path) for adapter, strength in zip(adapters, strengths, strict=True)]
@@ -53,6 +69,7 @@ def plan_sources(sources: Sources, strengths: Sequence[float], *, unmatched: OnU
     matches = [match_pairs(base, adapter, unmatched) for adapter in adapters]
     origins = [Source.of(adapter.checkpoint) for adapter in adapters]
     fusions = _fusions(base, matches, origins, strengths)
+    weights = {key: detect(base.tensors, key) for key in fusions}
     return Plan(
         base=Source.of(base),
         adapters=tuple(
@@ -60,19 +77,27 @@ def plan_sources(sources: Sources, strengths: Sequence[float], *, unmatched: OnU
             for adapter, origin, strength, match in zip(adapters, origins, strengths, matches, strict=True)
         ),
         fusions=MappingProxyType(fusions),
+        weights=MappingProxyType(weights),
+        arithmetic=chosen,
         unmatched=tuple(left for match in matches for left in match.unmatched),
-        notes=tuple(_notes(base, adapters, list(fusions))),
+        notes=(*_notes(base, adapters), *rounding_notes(chosen, weights.values(), _factors(fusions, matches))),
         tensors=len(base.tensors),
         bytes_written=sum(tensor.nbytes for tensor in base.tensors.values()),
     )
 
 
-def _notes(base: Checkpoint, adapters: Sequence[Adapter], fused: Sequence[str]) -> list[str]:
+def _factors(fusions: Fusions, matches: Sequence[Matches]) -> list[StoredTensor]:
+    """The tensors of all deltas that take part."""
+    return [
+        tensor for match in matches for key, delta in match.homes.items() if key in fusions for tensor in delta.tensors
+    ]
+
+
+def _notes(base: Checkpoint, adapters: Sequence[Adapter]) -> list[str]:
     return [
         *base.notes,
         *(note for adapter in adapters for note in adapter.notes),
         *version_notes(base, adapters),
-        *rounding_notes(base, fused),
     ]
 
 

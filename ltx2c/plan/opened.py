@@ -54,10 +54,18 @@ class Sources:
         Raises:
             RefusedError: ``bad-plan``.
         """
+        for key, stored in plan.weights.items():
+            for spec in stored.outputs:
+                found = self.base.tensors.get(spec.key)
+                if found is None or (found.dtype, found.shape) != spec[1:] or key not in plan.fusions:
+                    raise RefusedError(
+                        f"a damaged plan: {printable(self.base.path)} does not hold {printable(spec.key)} as it says",
+                        code="bad-plan",
+                    )
         for key, deltas in plan.fusions.items():
             refs = [one.delta for one in deltas]
             missing = [ref.key for ref in refs if (ref.adapter.place, ref.key) not in self._deltas]
-            if key not in self.base.tensors or missing:
+            if key not in plan.weights or missing:
                 raise RefusedError(
                     f"a damaged plan: {printable(self.base.path)} and the adapters do not hold {printable(key)} and "
                     f"{', '.join(printable(ref.key) for ref in refs)}",

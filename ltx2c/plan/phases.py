@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ltx2c.arithmetic import LTX, Arithmetic, arithmetic_named
+from ltx2c.layouts import StoredWeight
 from ltx2c.plan.checks import check_reference_scales
 from ltx2c.plan.fuse import plan_sources
 from ltx2c.plan.match import OnUnmatched, UnmatchedKey
 from ltx2c.plan.opened import BaseArgument, Sources, opened
 from ltx2c.plan.plan import Fusions
+from ltx2c.plan.transition import Owners
 from ltx2c.recipes import Recipe
 
 
@@ -20,13 +23,22 @@ class PhasePlans:
 
     Attributes:
         fusions: what is fused in each phase, in the recipe's order.
+        weights: how each weight is stored that is fused in any phase.
+        arithmetic: what is computed.
         unmatched: keys that no tensor of the base fits, left out; each once.
         notes: what a user should be told, each once.
     """
 
     fusions: tuple[Fusions, ...]
+    weights: Mapping[str, StoredWeight]
+    arithmetic: Arithmetic
     unmatched: tuple[UnmatchedKey, ...]
     notes: tuple[str, ...]
+
+    @property
+    def owners(self) -> Owners:
+        """Companion key -> the weight it belongs to."""
+        return {spec.key: key for key, stored in self.weights.items() for spec in stored.companions.values()}
 
 
 @contextlib.contextmanager
@@ -36,7 +48,9 @@ def opened_recipe(base: BaseArgument, recipe: Recipe) -> Iterator[Sources]:
         yield sources
 
 
-def plan_phases(sources: Sources, recipe: Recipe, *, unmatched: OnUnmatched = "error") -> PhasePlans:
+def plan_phases(
+    sources: Sources, recipe: Recipe, *, arithmetic: str = LTX.name, unmatched: OnUnmatched = "error"
+) -> PhasePlans:
     """Plan every phase of ``recipe``, from what ``opened_recipe`` gave.
 
     Raises:
@@ -48,12 +62,15 @@ def plan_phases(sources: Sources, recipe: Recipe, *, unmatched: OnUnmatched = "e
         plan_sources(
             Sources(sources.base, [adapters[path] for path, _ in phase.state]),
             [strength for _, strength in phase.state],
+            arithmetic=arithmetic,
             unmatched=unmatched,
         )
         for phase in recipe.phases
     ]
     return PhasePlans(
         fusions=tuple(plan.fusions for plan in plans),
+        weights={key: stored for plan in plans for key, stored in plan.weights.items()},
+        arithmetic=arithmetic_named(arithmetic),
         unmatched=tuple(dict.fromkeys(key for plan in plans for key in plan.unmatched)),
         notes=(*dict.fromkeys(note for plan in plans for note in plan.notes), *recipe.notes),
     )

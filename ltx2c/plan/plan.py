@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ltx2c.arithmetic import Arithmetic, arithmetic_named
 from ltx2c.errors import RefusedError, printable
+from ltx2c.layouts import StoredWeight, TensorSpec, layout_named
 from ltx2c.plan.match import UnmatchedKey
 from ltx2c.plan.sources import DeltaRef, Source
 
@@ -52,6 +54,8 @@ class Plan:
         adapters: the state: adapters with their strengths, in fusion order.
         fusions: in the base's key order. Only weights that are fused; empty when every strength is 0, which is the
             base state.
+        weights: how each of them is stored.
+        arithmetic: what is computed.
         unmatched: adapter keys that no tensor of the base fits, in adapter order.
         notes: what a user should be told.
         tensors: how many the base holds.
@@ -61,6 +65,8 @@ class Plan:
     base: Source
     adapters: tuple[PlannedAdapter, ...]
     fusions: Fusions
+    weights: Mapping[str, StoredWeight]
+    arithmetic: Arithmetic
     unmatched: tuple[UnmatchedKey, ...]
     notes: tuple[str, ...]
     tensors: int
@@ -91,8 +97,10 @@ class Plan:
                     ]
                     for key, deltas in self.fusions.items()
                 },
+                "weights": {key: _stored_as_json(stored) for key, stored in self.weights.items()},
+                "arithmetic": self.arithmetic.name,
                 "unmatched": [{"adapter": str(left.adapter), "key": left.key} for left in self.unmatched],
-                "notes": self.notes,
+                "notes": list(self.notes),
                 "tensors": self.tensors,
                 "bytes_written": self.bytes_written,
             }
@@ -138,8 +146,28 @@ class Plan:
             base=Source.from_json(document["base"]),
             adapters=tuple(adapters),
             fusions=MappingProxyType(fusions),
+            weights=MappingProxyType({key: _stored_from_json(one) for key, one in document["weights"].items()}),
+            arithmetic=arithmetic_named(document["arithmetic"]),
             unmatched=tuple(UnmatchedKey(Path(left["adapter"]), left["key"]) for left in document["unmatched"]),
             notes=tuple(document["notes"]),
             tensors=int(document["tensors"]),
             bytes_written=int(document["bytes_written"]),
         )
+
+
+def _stored_as_json(stored: StoredWeight) -> dict[str, Any]:
+    return {
+        "layout": stored.layout.name,
+        "codes": stored.codes,
+        "companions": dict(stored.companions),
+        "shape": stored.shape,
+    }
+
+
+def _stored_from_json(entry: Mapping[str, Any]) -> StoredWeight:
+    companions = {role: _spec(*spec) for role, spec in entry["companions"].items()}
+    return StoredWeight(layout_named(entry["layout"]), _spec(*entry["codes"]), companions, tuple(entry["shape"]))
+
+
+def _spec(key: str, dtype: str, shape: Iterable[int]) -> TensorSpec:
+    return TensorSpec(key, dtype, tuple(shape))

@@ -11,7 +11,7 @@ from ltx2c.files import Checkpoint
 from ltx2c.plan.bind import plan_bind
 from ltx2c.plan.cost import Cost
 from ltx2c.plan.plan import AppliedDelta, Fusions
-from ltx2c.plan.transition import Contents
+from ltx2c.plan.transition import Contents, Owners, contents_of
 
 Terminal = Literal["last", "first", "base"]
 """The state a render leaves: its last phase's, its first phase's (ready for the next render), or the base."""
@@ -61,6 +61,7 @@ def render_steps(
     phases: Sequence[tuple[str, Fusions]],
     renders: int,
     terminal: Terminal,
+    owners: Owners,
     doubled: Sequence[str] = (),
 ) -> Iterator[Step]:
     """Load in the first phase's state, then bind exactly what differs, render after render."""
@@ -73,12 +74,12 @@ def render_steps(
         schedule += [(render, name, fusions) for name, fusions in phases]
         schedule.append((render, TERMINAL, ends))
     for render, name, fusions in schedule:
-        bind = plan_bind(base, live, spare, fusions)
+        bind = plan_bind(base, live, spare, fusions, owners)
         kept = len(base.tensors) - bind.restored - bind.fused - bind.switched
         yield Step(render, name, kept, bind.restored, bind.fused, bind.switched, 0, bind.cost)
         if bind.switch:
             spare = {key: live.get(key, ()) for key in doubled}
-        live = fusions
+        live = contents_of(fusions, owners)
 
 
 def naive_steps(base: Checkpoint, phases: Sequence[tuple[str, Fusions]], renders: int) -> Iterator[Step]:

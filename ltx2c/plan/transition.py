@@ -15,30 +15,42 @@ from ltx2c.plan.plan import Deltas, Fusions
 
 Contents = Mapping[str, Deltas | None]
 
+Owners = Mapping[str, str]
+"""Companion key -> the weight it belongs to, of all weights that are fused."""
+
 
 @dataclass(frozen=True)
 class Transition:
-    """Every tensor in one of three lots.
+    """Every tensor in one of four lots.
 
     Attributes:
         keep: tensors that hold the right bytes already.
         restore: tensors to be read from the base again, as they are.
         fuse: tensors to be read from the base and fused with these deltas, which never start from fused bytes.
+        beside: companions of those, such as scales, which are written with them.
         cost: a fused tensor reads its own bytes and its factors'.
     """
 
     keep: tuple[str, ...]
     restore: tuple[str, ...]
     fuse: Fusions
+    beside: Fusions
     cost: Cost
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """Tensors that are restored or fused."""
-        return (*self.restore, *self.fuse)
+        """Tensors that are restored, fused, or written beside those."""
+        return (*self.restore, *self.fuse, *self.beside)
 
 
-def transition(base: Checkpoint, before: Contents, after: Fusions, *, among: Iterable[str] | None = None) -> Transition:
+def transition(
+    base: Checkpoint,
+    before: Contents,
+    after: Fusions,
+    owners: Owners,
+    *,
+    among: Iterable[str] | None = None,
+) -> Transition:
     """The difference between two contents of ``base``'s tensors, or of those in ``among``, in the order given.
 
     Two contents with the same deltas cost nothing. A tensor that neither fuses never moves.
@@ -46,19 +58,25 @@ def transition(base: Checkpoint, before: Contents, after: Fusions, *, among: Ite
     keep: list[str] = []
     restore: list[str] = []
     fuse: dict[str, Deltas] = {}
+    beside: dict[str, Deltas] = {}
     for key in base.tensors if among is None else among:
-        wanted = after.get(key, ())
+        wanted = after.get(owners.get(key, key), ())
         if before.get(key, ()) == wanted:
             keep.append(key)
         elif wanted:
-            fuse[key] = wanted
+            (beside if key in owners else fuse)[key] = wanted
         else:
             restore.append(key)
-    return Transition(tuple(keep), tuple(restore), fuse, _cost(base, restore, fuse))
+    return Transition(tuple(keep), tuple(restore), fuse, beside, _cost(base, (*restore, *fuse, *beside), fuse))
 
 
-def _cost(base: Checkpoint, restore: Iterable[str], fuse: Fusions) -> Cost:
-    moved = sum(base.tensors[key].nbytes for key in (*restore, *fuse))
+def contents_of(fusions: Fusions, owners: Owners) -> Contents:
+    """What tensors hold once all of ``fusions`` is done; a companion what its weight does."""
+    return {**fusions, **{key: fusions[owner] for key, owner in owners.items() if owner in fusions}}
+
+
+def _cost(base: Checkpoint, changed: Iterable[str], fuse: Fusions) -> Cost:
+    moved = sum(base.tensors[key].nbytes for key in changed)
     deltas = [one.delta for applied in fuse.values() for one in applied]
     factors = sum(delta.nbytes for delta in deltas)
     return Cost(sum(delta.macs for delta in deltas), moved + factors, moved)

@@ -1,59 +1,84 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ltx2c.arithmetic import LTX
 from ltx2c.engines.blocks import buffer_bytes, cut_into_blocks
+from ltx2c.engines.weights import Work
 from ltx2c.files.header import PAGE
-from ltx2c.files.layout import Placed
+from ltx2c.files.layout import OutputTensor, Placed
 from ltx2c.files.tensorfile import StoredTensor
 
 BLOCK = 1 << 16
 
 
+@dataclass(frozen=True)
+class Layout:
+    granule_rows: int = 1
+    whole: bool = False
+
+
+PLAIN = Layout()
+
+
 def placed(shapes: list[tuple[int, int]], start: int) -> list[Placed]:
-    file = SimpleNamespace(path=Path("x"))
+    file: Any = SimpleNamespace(path=Path("x"))
     sizes = [2 * rows * columns for rows, columns in shapes]
     begins = list(itertools.accumulate([start, *sizes]))
     return [
-        Placed(StoredTensor(f"{at}", "BF16", shape, file, begin, begin + size), begin)
+        Placed(OutputTensor.copy_of(StoredTensor(f"{at}", "BF16", shape, file, begin, begin + size)), begin)
         for at, (shape, begin, size) in enumerate(zip(shapes, begins, sizes, strict=False))
     ]
+
+
+def work(tensors: list[Placed], fused: set[str], layout: Layout = PLAIN) -> Work:
+    stored: Any = SimpleNamespace(layout=layout, companions={})
+    sources = {placed.tensor.key: placed.tensor.source for placed in tensors}
+    load: Any = None
+    return Work(sources, dict.fromkeys(fused, ()), dict.fromkeys(fused, stored), LTX, load)
 
 
 @given(
     st.lists(st.tuples(st.sampled_from([0, 1, 3, 32, 500]), st.sampled_from([0, 1, 7, 64, 4096, 50_000])), max_size=9),
     st.integers(0, 10_000),
     st.sets(st.integers(0, 8)),
+    st.builds(Layout, st.sampled_from([1, 3, 128]), st.booleans()),
 )
 @settings(max_examples=200, deadline=None)
-def test_blocks_cover_every_byte_once_in_order_and_fit_their_buffers(shapes, start, fused) -> None:
+def test_blocks_cover_every_byte_once_in_order_and_fit_their_buffers(shapes, start, fused, layout) -> None:
     tensors = placed(shapes, start)
-    terms = {f"{at}": () for at in fused}
-    room = buffer_bytes([tensor for tensor, _ in tensors], terms, BLOCK)
+    of_these = work(tensors, {f"{at}" for at in fused if at < len(shapes)}, layout)
+    room = buffer_bytes(of_these.tensors.values(), of_these, BLOCK)
     at = start
-    seen = {tensor.key: 0 for tensor, _ in tensors}
-    for block in cut_into_blocks(tensors, terms, BLOCK):
+    seen = dict.fromkeys(of_these.tensors, 0)
+    for block in cut_into_blocks(tensors, of_these, BLOCK):
         assert block.begin == at and block.nbytes == sum(piece.nbytes for piece in block.pieces)
         assert block.lead + block.nbytes <= room - PAGE
-        for tensor, begin, nbytes in block.pieces:
+        for tensor, begin, nbytes, weight in block.pieces:
             assert seen[tensor.key] == begin
+            assert (weight is not None) == (tensor.key in of_these.fusions and nbytes > 0)
             seen[tensor.key] += nbytes
-            if tensor.key in terms and nbytes:
-                row = tensor.nbytes // tensor.shape[0]
-                assert begin % row == nbytes % row == 0
+            if weight is not None:
+                unit = tensor.nbytes if layout.whole else tensor.nbytes // tensor.shape[0] * layout.granule_rows
+                assert begin % unit == 0 and ((begin + nbytes) % unit == 0 or begin + nbytes == tensor.nbytes)
+                assert weight.is_complete_with(nbytes) == (begin + nbytes == tensor.nbytes)
         at += block.nbytes
-    assert seen == {tensor.key: tensor.nbytes for tensor, _ in tensors}
+    assert seen == {key: tensor.nbytes for key, tensor in of_these.tensors.items()}
 
 
 def test_a_large_weight_is_cut_into_equal_parts() -> None:
-    blocks = list(cut_into_blocks(placed([(33, 1000)], 0), {"0": ()}, BLOCK))
+    tensors = placed([(33, 1000)], 0)
+    blocks = list(cut_into_blocks(tensors, work(tensors, {"0"}), BLOCK))
     assert [block.nbytes for block in blocks] == [2000 * 16, 2000 * 17]
 
 
 def test_small_tensors_share_a_block() -> None:
-    assert len(list(cut_into_blocks(placed([(8, 100)] * 30, 0), {}, BLOCK))) == 1
+    tensors = placed([(8, 100)] * 30, 0)
+    assert len(list(cut_into_blocks(tensors, work(tensors, set()), BLOCK))) == 1

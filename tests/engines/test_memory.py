@@ -8,12 +8,14 @@ from pathlib import Path
 from fusing import adapter, save
 from rawfiles import entry, raw_file
 
+from ltx2c.arithmetic import LTX
 from ltx2c.engines.blocks import cut_into_blocks, read_block
 from ltx2c.engines.pipeline import BLOCK_BYTES
+from ltx2c.engines.weights import Work
 from ltx2c.files import TensorFile
 from ltx2c.files.buffers import new_buffer
 from ltx2c.files.header import PAGE
-from ltx2c.files.layout import plan_file
+from ltx2c.files.layout import OutputTensor, plan_file
 
 MEASURE = """
 import re, sys, ltx2c
@@ -56,8 +58,8 @@ def test_a_tensor_of_more_than_4_gb_is_reached_to_its_end(tmp_path: Path) -> Non
     size = 5_000_000_000
     header = {"big": entry("F4", (2, size + 3), (0, size + 3))}
     with TensorFile.open(sparse_file(tmp_path / "base", header, size, b"end")) as file:
-        layout = plan_file("out", file.tensors.values(), {})
-        *_, last = cut_into_blocks(layout.tensors, {}, BLOCK_BYTES)
+        layout = plan_file("out", map(OutputTensor.copy_of, file.tensors.values()), {})
+        *_, last = cut_into_blocks(layout.tensors, Work(file.tensors, {}, {}, LTX, None), BLOCK_BYTES)
         assert last.begin + last.nbytes == layout.size > 1 << 32
         buffer = new_buffer(BLOCK_BYTES + 2 * PAGE)
         read_block(last, buffer)

@@ -6,13 +6,13 @@ import time
 
 import pytest
 
-from ltx2c.engines.pipeline import Stage, run_pipeline, split_threads
+from ltx2c.engines.pipeline import Steps, run_pipeline, split_threads
 from ltx2c.files.buffers import new_buffer
 
 
 def run(items, read=lambda item, buffer: item, compute=lambda item, buffer, loaded: loaded, buffers=3, workers=2):
     return run_pipeline(
-        items, Stage(read, compute), buffers=[new_buffer(4096) for _ in range(buffers)], workers=workers
+        items, Steps(read, compute), buffers=[new_buffer(4096) for _ in range(buffers)], workers=workers
     )
 
 
@@ -110,7 +110,7 @@ def test_ctrl_c_while_the_reader_starts_leaves_no_thread(monkeypatch: pytest.Mon
 
     def interrupted(thread: threading.Thread) -> None:
         start(thread)
-        if thread.name == "ltx2c-read":
+        if thread.name == "ltx2c-feed":
             raise KeyboardInterrupt
 
     monkeypatch.setattr(threading.Thread, "start", interrupted)

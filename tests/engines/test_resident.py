@@ -281,7 +281,7 @@ class TestState:
         recipe = recipe_in(folder, "ti2vid_two_stages_hq", distilled=[("d", 0.9)])
         with ResidentCheckpoint.open(base_in(folder), recipe) as resident:
             assert any("0.9" in note for note in resident.notes)
-            assert sum("rounded through BF16" in note for note in resident.notes) == 1
+            assert sum("through BF16" in note for note in resident.notes) == 1
 
 
 @pytest.fixture

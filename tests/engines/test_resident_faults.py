@@ -20,7 +20,7 @@ from refusals import refused
 from tensor_files import pair, weight, write
 
 from ltx2c import Recipe, ResidentCheckpoint
-from ltx2c.engines import arena, fill, residency
+from ltx2c.engines import arena, fill, fuser, residency
 from ltx2c.engines import resident as resident_module
 from ltx2c.errors import RefusedError
 from ltx2c.files import TensorFile
@@ -74,7 +74,7 @@ def fail_reading(monkeypatch: pytest.MonkeyPatch, at: int) -> type[BaseException
 
 
 def fail_fusing(monkeypatch: pytest.MonkeyPatch, at: int) -> type[BaseException]:
-    monkeypatch.setattr(fill, "fuse_jobs", Failing(fill.fuse_jobs, KeyboardInterrupt(), at))
+    monkeypatch.setattr(fuser, "fuse_jobs", Failing(fuser.fuse_jobs, KeyboardInterrupt(), at))
     return KeyboardInterrupt
 
 
@@ -177,7 +177,7 @@ class TestNonfinite:
 
     def test_is_refused_by_key_and_count(self, model: tuple[Path, Recipe]) -> None:
         with ResidentCheckpoint.open(*model) as resident:
-            with refused("nonfinite", "base.safetensors", "16 values of x.weight", "1 such"):
+            with refused("nonfinite", "base.safetensors", "x.weight has 16 infinite or NaN"):
                 resident.bind(1)
             assert resident.state.name == "unfinished phase1" and resident.state.torn == ("x.weight",)
             resident.bind(0)
@@ -249,12 +249,12 @@ class TestBackground:
             most = max(most, running)
             time.sleep(0.001)
             try:
-                return carry_out(*args)
+                return fill_memory(*args)
             finally:
                 running -= 1
 
-        carry_out = residency.carry_out
-        monkeypatch.setattr(residency, "carry_out", watched)
+        fill_memory = residency.fill
+        monkeypatch.setattr(residency, "fill", watched)
         with ResidentCheckpoint.open(folder / "base.safetensors", recipe) as resident:
 
             def wander(seed: int) -> None:
@@ -281,14 +281,14 @@ class TestBackground:
     ) -> None:
         resident = ResidentCheckpoint.open(folder / "base.safetensors", recipe)
         started, go_on = threading.Event(), threading.Event()
-        carry_out = residency.carry_out
+        fill_memory = residency.fill
 
         def held_up(*args: Any) -> Any:
             started.set()
             assert go_on.wait(30)
-            return carry_out(*args)
+            return fill_memory(*args)
 
-        monkeypatch.setattr(residency, "carry_out", held_up)
+        monkeypatch.setattr(residency, "fill", held_up)
         running = resident.bind_async(1)
         assert started.wait(30)
         waiting = [resident.bind_async(phase) for phase in ("base", 0)]
@@ -332,18 +332,18 @@ assert states == ["phase1", "base"] and waiting.exception().code == "closed"
         run_on_model(
             folder,
             """
-started, go_on, carry_out = threading.Event(), threading.Event(), residency.carry_out
+started, go_on, fill_memory = threading.Event(), threading.Event(), residency.fill
 
 def held_up(*args):
     started.set()
     go_on.wait()
-    return carry_out(*args)
+    return fill_memory(*args)
 
-residency.carry_out = held_up
+residency.fill = held_up
 future = resident.bind_async(1)
 started.wait()
 if not (child := os.fork()):
-    residency.carry_out = carry_out
+    residency.fill = fill_memory
     reports = [resident.bind_async("base").result(), resident.bind(1), resident.bind_async(0).result()]
     resident.close()
     os._exit([report.state for report in reports] != ["base", "phase1", "phase0"])

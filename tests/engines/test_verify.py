@@ -9,8 +9,8 @@ from refusals import refused
 
 import ltx2c
 from ltx2c import cli
-from ltx2c.engines import verify as engine
-from ltx2c.engines.compare import Comparison, compare
+from ltx2c.engines import comparison as engine
+from ltx2c.engines.compare import Compared, compare
 
 C = "model.diffusion_model.c.weight"
 
@@ -178,7 +178,7 @@ def test_a_step_is_one_bfloat16_value(ours: float, theirs: float, one_step: int)
     from fusing import BF16
 
     one, other = (np.array([value], np.float32).astype(BF16).tobytes() for value in (ours, theirs))
-    assert compare(memoryview(one), memoryview(other), "BF16") == Comparison(1, 1, one_step)
+    assert compare(memoryview(one), memoryview(other), "BF16") == Compared(1, 1, one_step)
 
 
 @pytest.mark.parametrize("block_bytes", [1, 7, 1000])
@@ -196,4 +196,4 @@ def test_a_difference_in_a_tensor_of_odd_length_is_counted_in_elements(
 
 
 def test_bytes_that_are_not_whole_elements_are_compared_as_bytes() -> None:
-    assert compare(memoryview(b"abc"), memoryview(b"abd"), "BF16") == Comparison(3, 1, 0)
+    assert compare(memoryview(b"abc"), memoryview(b"abd"), "BF16") == Compared(3, 1, 0)

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from ltx2c.files import TensorFile
 from ltx2c.files import layout as module
 from ltx2c.files.header import PAGE
-from ltx2c.files.layout import plan_file
+from ltx2c.files.layout import OutputTensor, plan_file
 
 TENSORS = {"b": ("U8", (5,), b"12345"), "empty": ("F32", (0,), b""), "a": ("F4", (2,), b"6")}
 
@@ -20,7 +20,7 @@ def written(layout: module.FileLayout, path: Path) -> Path:
     data = bytearray(layout.size)
     data[: len(layout.header)] = layout.header
     for tensor, begin in layout.tensors:
-        data[begin : begin + tensor.nbytes] = tensor.read().tobytes()
+        data[begin : begin + tensor.nbytes] = tensor.source.read().tobytes()
     path.write_bytes(data)
     return path
 
@@ -29,9 +29,9 @@ def written(layout: module.FileLayout, path: Path) -> Path:
 def test_the_planned_file_holds_the_same_tensors_at_congruent_offsets(pad: int, tmp_path: Path) -> None:
     base = write_tensors(tmp_path / "base", TENSORS, {"k": "x" * pad})
     with TensorFile.open(base) as source:
-        layout = plan_file("out", source.tensors.values(), {"k": "v\n\u2028"})
+        layout = plan_file("out", map(OutputTensor.copy_of, source.tensors.values()), {"k": "v\n\u2028"})
         for tensor, begin in layout.tensors:
-            assert begin % PAGE == tensor.begin % PAGE
+            assert begin % PAGE == tensor.source.begin % PAGE
         with TensorFile.open(written(layout, tmp_path / "out")) as out:
             assert list(out.tensors) == list(source.tensors)
             assert out.metadata == {"k": "v\n\u2028"}
@@ -41,7 +41,8 @@ def test_the_planned_file_holds_the_same_tensors_at_congruent_offsets(pad: int, 
 
 def test_the_safetensors_library_opens_what_was_planned(tmp_path: Path) -> None:
     with TensorFile.open(write_tensors(tmp_path / "base", {"t": ("F32", (2,), bytes(8))})) as source:
-        path = written(plan_file("out", source.tensors.values(), {"k": "v"}), tmp_path / "out")
+        layout = plan_file("out", map(OutputTensor.copy_of, source.tensors.values()), {"k": "v"})
+        path = written(layout, tmp_path / "out")
     with safe_open(path, "numpy") as file:
         assert file.metadata() == {"k": "v"} and file.get_tensor("t").shape == (2,)
 
@@ -54,7 +55,7 @@ def test_the_order_of_keys_is_kept_apart_from_the_order_of_bytes(tmp_path: Path)
     }
     path.write_bytes(raw_file(json.dumps(header), b"az"))
     with TensorFile.open(path) as source:
-        layout = plan_file("out", source.tensors.values(), {})
+        layout = plan_file("out", map(OutputTensor.copy_of, source.tensors.values()), {})
         assert [placed.tensor.key for placed in layout.tensors] == ["a", "z"]
         with TensorFile.open(written(layout, tmp_path / "out")) as out:
             assert list(out.tensors) == ["z", "a"] and out.tensors["z"].read().tobytes() == b"z"
@@ -62,7 +63,7 @@ def test_the_order_of_keys_is_kept_apart_from_the_order_of_bytes(tmp_path: Path)
 
 def test_a_part_of_a_files_tensors_is_packed_without_holes(tmp_path: Path) -> None:
     with TensorFile.open(write_tensors(tmp_path / "base", TENSORS)) as source:
-        layout = plan_file("out", [source.tensors["a"]], {})
+        layout = plan_file("out", [OutputTensor.copy_of(source.tensors["a"])], {})
         assert layout.size == len(layout.header) + 1
 
 
@@ -75,14 +76,16 @@ def test_a_header_beyond_the_formats_limit_is_refused(tmp_path: Path, monkeypatc
     with TensorFile.open(write_tensors(tmp_path / "base", TENSORS)) as source:
         tight = len(json.dumps({})) + 1000
         monkeypatch.setattr(module, "MAX_HEADER_BYTES", tight)
-        assert len(plan_file("out", source.tensors.values(), {}).header) <= tight + 8
+        assert len(plan_file("out", map(OutputTensor.copy_of, source.tensors.values()), {}).header) <= tight + 8
         with refused("header-length", "out"):
-            plan_file("out", source.tensors.values(), {"k": "x" * 1000})
+            plan_file("out", map(OutputTensor.copy_of, source.tensors.values()), {"k": "x" * 1000})
 
 
 def test_a_part_of_a_file_keeps_its_offsets_modulo_the_page(tmp_path: Path) -> None:
     """As when shards are cut anew: a shard's first byte lies somewhere within its source."""
     tensors = {"x": ("U8", (777,), bytes(777)), "z": ("U8", (50,), bytes(50)), "y": ("U8", (9000,), bytes(9000))}
     with TensorFile.open(write_tensors(tmp_path / "base", tensors)) as source:
-        layout = plan_file("out", [source.tensors["y"], source.tensors["z"]], {})
-        assert [begin % PAGE for _, begin in layout.tensors] == [tensor.begin % PAGE for tensor, _ in layout.tensors]
+        layout = plan_file("out", [OutputTensor.copy_of(source.tensors[key]) for key in "yz"], {})
+        assert [begin % PAGE for _, begin in layout.tensors] == [
+            tensor.source.begin % PAGE for tensor, _ in layout.tensors
+        ]

@@ -41,29 +41,29 @@ def test_the_dearest_that_differ_are_chosen_first(
     model: tuple[Checkpoint, list[Fusions]], budget: int, chosen: str
 ) -> None:
     """Room is counted in huge pages of 2 MiB, and every tensor takes a little more than its bytes."""
-    doubled = choose_doubled(*model, budget, lambda key: NBYTES)
+    doubled = choose_doubled(*model, {}, budget, lambda key: NBYTES)
     assert doubled == tuple(f"{name}.weight" for name in chosen)
 
 
 def test_a_bind_writes_what_the_spare_copy_lacks_and_switches(model: tuple[Checkpoint, list[Fusions]]) -> None:
     base, (first, second) = model
     doubled = ("b.weight", "c.weight")
-    bind = plan_bind(base, first, dict.fromkeys(doubled), second)
+    bind = plan_bind(base, first, dict.fromkeys(doubled), second, {})
     assert tuple(bind.spare.fuse) == doubled and tuple(bind.in_place.fuse) == ("a.weight",)
     assert bind.switch == doubled and (bind.fused, bind.restored, bind.switched) == (3, 0, 0)
-    back = plan_bind(base, second, {key: first.get(key, ()) for key in doubled}, first)
+    back = plan_bind(base, second, {key: first.get(key, ()) for key in doubled}, first, {})
     assert (back.fused, back.restored, back.switched) == (0, 1, 2)
     assert back.cost.bytes_read == NBYTES and back.cost.macs == 0
 
 
 def test_a_bind_to_what_is_there_does_nothing(model: tuple[Checkpoint, list[Fusions]]) -> None:
     base, (first, second) = model
-    bind = plan_bind(base, first, {"b.weight": second["b.weight"]}, first)
+    bind = plan_bind(base, first, {"b.weight": second["b.weight"]}, first, {})
     assert (bind.fused, bind.restored, bind.switch, bind.cost.macs) == (0, 0, (), 0)
 
 
 def test_torn_tensors_are_done_again(model: tuple[Checkpoint, list[Fusions]]) -> None:
     base, (first, _) = model
-    bind = plan_bind(base, {**first, "d.weight": None, "e.weight": None}, {}, first)
+    bind = plan_bind(base, {**first, "d.weight": None, "e.weight": None}, {}, first, {})
     assert tuple(bind.in_place.fuse) == ("d.weight",) and bind.in_place.restore == ("e.weight",)
     assert bind.in_place.keep == ("a.weight", "b.weight", "c.weight")

@@ -85,7 +85,7 @@ def test_cost(base: Checkpoint, adapter: Make) -> None:
 def test_an_f32_weight_that_is_fused_is_noted(base: Checkpoint, adapter: Make) -> None:
     assert plan_fuse(base, [(adapter("q", "blocks.0.to_q"), 1)]).notes == ()
     (note,) = plan_fuse(base, [(adapter("f", "blocks.1.to_q"), 1)]).notes
-    assert "1 F32 weights are rounded through BF16" in note
+    assert "ltx rounds 1 F32 weight through BF16" in note
 
 
 def test_a_base_without_namespace(tmp_path: Path, adapter: Make) -> None:

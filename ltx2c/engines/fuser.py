@@ -1,0 +1,141 @@
+"""Fusing parts of weights where they lie: through the kernels alone, or decoded, fused and encoded again."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import queue
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ltx2c.arithmetic import ARITHMETICS, LTX_WIDE, Arithmetic
+from ltx2c.dtypes import DTYPES
+from ltx2c.engines.weights import WeightInWork, row_bytes
+from ltx2c.files import StoredTensor
+from ltx2c.files.buffers import allocate
+from ltx2c.fusion import Job, fuse_jobs
+from ltx2c.layouts import Encoded
+
+Array = npt.NDArray[Any]
+Bytes = npt.NDArray[np.uint8]
+
+# Decoded values that are worked on at once: enough for the kernels, little enough to stay in the processor's cache.
+WORKING_BYTES = 8 << 20
+
+
+class Part(NamedTuple):
+    """Whole rows of a weight, from its byte ``start`` on, as they lie in ``memory``."""
+
+    tensor: StoredTensor
+    start: int
+    weight: WeightInWork
+    memory: Bytes
+
+
+class Fused(NamedTuple):
+    """What fusing came to, by weight key, only of keys with any.
+
+    Attributes:
+        nonfinite: results that are infinite or NaN where the base was finite.
+        unencodable: results that the weight's layout has no code for.
+    """
+
+    nonfinite: Counter[str]
+    unencodable: Counter[str]
+
+
+class Fuser:
+    """Fuses for several workers at the same time, each with threads and working memory of its own."""
+
+    def __init__(self, arithmetic: Arithmetic, threads: Iterable[int]) -> None:
+        """``threads``: of each worker that calls ``fuse``."""
+        self._arithmetic = arithmetic
+        self._workers: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        for share in threads:
+            self._workers.put(_Worker(share))
+
+    def fuse(self, parts: Sequence[Part]) -> Fused:
+        """Fuse parts where they lie, with a worker that is not at work. Their weights have been loaded."""
+        if not parts:
+            return Fused(Counter(), Counter())
+        with self._worker() as worker:
+            fused = self._fuse_in_place([part for part in parts if part.weight.stored.layout.in_place], worker)
+            for part in parts:
+                if not part.weight.stored.layout.in_place:
+                    encoded = self._recode(part, worker)
+                    fused.nonfinite[part.tensor.key] += encoded.nonfinite
+                    fused.unencodable[part.tensor.key] += encoded.unencodable
+        return Fused(+fused.nonfinite, +fused.unencodable)
+
+    @contextlib.contextmanager
+    def _worker(self) -> Iterator[_Worker]:
+        worker = self._workers.get()
+        try:
+            yield worker
+        finally:
+            self._workers.put(worker)
+
+    def _fuse_in_place(self, parts: Sequence[Part], worker: _Worker) -> Fused:
+        jobs = []
+        for part in parts:
+            values = _stored_rows(part)
+            jobs.append(Job(values, part.weight.terms(_rows(part, len(values))), values))
+        counts = fuse_jobs(jobs, threads=worker.threads)
+        nonfinite: Counter[str] = Counter()
+        for part, count in zip(parts, counts, strict=True):
+            nonfinite[part.tensor.key] += count
+        return Fused(nonfinite, Counter())
+
+    def _recode(self, part: Part, worker: _Worker) -> Encoded:
+        weight, codes = part.weight, _stored_rows(part)
+        layout, columns = weight.stored.layout, weight.stored.shape[1]
+        working = layout.working(self._arithmetic.name)
+        granules = max(1, WORKING_BYTES // (layout.granule_rows * columns * working.dtype.itemsize))
+        step = granules * layout.granule_rows
+        values = worker.working((len(codes) if layout.whole else min(step, len(codes)), columns), working.dtype)
+        rows = _rows(part, len(codes))
+        encoded = Encoded()
+        for begin in range(0, len(codes), step):
+            some = slice(begin, min(begin + step, len(codes)))
+            of_weight = slice(rows.start + some.start, rows.start + some.stop)
+            decoded = values[some] if layout.whole else values[: some.stop - some.start]
+            layout.decode(codes[some], weight.companions, of_weight, decoded, worker.threads)
+            terms = weight.terms(of_weight)
+            fuse_jobs([Job(decoded, terms, decoded)], threads=worker.threads)
+            if not layout.whole:
+                encoded += layout.encode(decoded, codes[some], weight.companions, of_weight, worker.threads)
+        if layout.whole:
+            encoded += layout.encode(values, codes, weight.companions, rows, worker.threads)
+        return encoded
+
+
+_KERNELS = {**ARITHMETICS, LTX_WIDE.name: LTX_WIDE}
+
+
+class _Worker:
+    """Threads, and memory for decoded values that grows as it is needed."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._memory = allocate(0)
+
+    def working(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
+        nbytes = math.prod(shape) * dtype.itemsize
+        if nbytes > self._memory.size:
+            self._memory = allocate(nbytes)
+        return self._memory[:nbytes].view(dtype).reshape(shape)
+
+
+def _stored_rows(part: Part) -> Array:
+    dtype = DTYPES[part.tensor.dtype].numpy
+    assert dtype is not None
+    return part.memory.view(dtype).reshape(-1, part.tensor.shape[1])
+
+
+def _rows(part: Part, count: int) -> slice:
+    first = part.start // row_bytes(part.tensor)
+    return slice(first, first + count)
