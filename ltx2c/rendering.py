@@ -11,6 +11,7 @@ from ltx2c.plan.bind import choose_doubled
 from ltx2c.plan.cost import Cost, Rates
 from ltx2c.plan.match import OnUnmatched, UnmatchedKey
 from ltx2c.plan.opened import BaseArgument
+from ltx2c.plan.options import Options
 from ltx2c.plan.phases import opened_recipe, plan_phases
 from ltx2c.plan.render import Step, Terminal, check_schedule, naive_steps, render_steps
 from ltx2c.rates import measure_rates
@@ -87,6 +88,7 @@ def plan_render(
     *,
     arithmetic: str = LTX.name,
     unmatched: OnUnmatched = "error",
+    nvfp4_scales: str | None = None,
     memory_budget: int = 0,
     rates: Rates | None = None,
 ) -> RenderPlan:
@@ -98,7 +100,7 @@ def plan_render(
         renders: how many, at least 1.
         terminal: the state each render leaves: ``"last"`` leaves its last phase's, ``"first"`` prepares the next
             render's first phase, ``"base"`` restores the base.
-        arithmetic, unmatched: as for ``plan_fuse``.
+        arithmetic, unmatched, nvfp4_scales: as for ``plan_fuse``.
         memory_budget: bytes for a second copy, as for ``ResidentCheckpoint.open``.
         rates: what to predict seconds from; this machine's, measured once per process, when None.
 
@@ -109,7 +111,7 @@ def plan_render(
     check_schedule(renders, terminal)
     with opened_recipe(base, recipe) as sources:
         checkpoint = sources.base
-        planned = plan_phases(sources, recipe, arithmetic=arithmetic, unmatched=unmatched)
+        planned = plan_phases(sources, recipe, Options(arithmetic, unmatched, nvfp4_scales))
     phases = [(phase.name, fusions) for phase, fusions in zip(recipe.phases, planned.fusions, strict=True)]
     doubled = choose_doubled(
         checkpoint, planned.fusions, planned.owners, memory_budget, lambda key: checkpoint.tensors[key].nbytes

@@ -34,6 +34,8 @@ def provenance(plan: Plan, base: Mapping[str, str], adapter_sha256: Sequence[str
     entry = {
         "version": VERSION,
         "program": f"ltx2c {__version__}",
+        "arithmetic": plan.arithmetic.name,
+        **plan.options,
         "base": _described(plan.base) | ({KEY: before} if before else {}),
         "adapters": adapters,
     }

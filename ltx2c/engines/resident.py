@@ -26,6 +26,7 @@ from ltx2c.errors import RefusedError, printable
 from ltx2c.plan.bind import Bind, choose_doubled
 from ltx2c.plan.match import OnUnmatched
 from ltx2c.plan.opened import BaseArgument
+from ltx2c.plan.options import Options
 from ltx2c.plan.phases import PhasePlans, opened_recipe, plan_phases
 from ltx2c.plan.plan import Fusions
 from ltx2c.recipes import Recipe
@@ -122,6 +123,7 @@ class ResidentCheckpoint:
         arithmetic: str = LTX.name,
         threads: int | None = None,
         unmatched: OnUnmatched = "error",
+        nvfp4_scales: str | None = None,
         keep_adapters: bool = False,
         widen: Literal["float32"] | None = None,
         memory_budget: int = 0,
@@ -134,7 +136,7 @@ class ResidentCheckpoint:
             recipe: which adapters run in which phase.
             arithmetic: as for ``plan_fuse``.
             threads: how many to use; by default what the machine allows this process.
-            unmatched: as for ``plan_fuse``.
+            unmatched, nvfp4_scales: as for ``plan_fuse``.
             keep_adapters: keep factors in memory once they were read, instead of reading them at each bind.
             widen: ``"float32"`` holds bfloat16 and float16 tensors as float32: the fused value, widened exactly.
             memory_budget: bytes for a second copy of tensors that differ between phases, so that a bind switches them
@@ -151,7 +153,7 @@ class ResidentCheckpoint:
         threads = resolve_threads(threads)
         with ExitStack() as files:
             sources = files.enter_context(opened_recipe(base, recipe))
-            planned = plan_phases(sources, recipe, arithmetic=arithmetic, unmatched=unmatched)
+            planned = plan_phases(sources, recipe, Options(arithmetic, unmatched, nvfp4_scales))
             tensors, widened = sources.base.tensors, widen is not None
             doubled = choose_doubled(
                 sources.base,

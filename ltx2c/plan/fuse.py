@@ -22,6 +22,7 @@ from ltx2c.plan.checks import (
 )
 from ltx2c.plan.match import Matches, OnUnmatched, check_on_unmatched, match_pairs
 from ltx2c.plan.opened import AdapterArgument, BaseArgument, Sources, opened
+from ltx2c.plan.options import Options
 from ltx2c.plan.plan import AppliedDelta, Deltas, Fusions, Plan, PlannedAdapter
 from ltx2c.plan.sources import DeltaRef, Source
 from ltx2c.strength import check_strength
@@ -33,6 +34,7 @@ def plan_fuse(
     *,
     arithmetic: str = LTX.name,
     unmatched: OnUnmatched = "error",
+    nvfp4_scales: str | None = None,
 ) -> Plan:
     """Plan the fusion of adapters into a base, from headers alone. Reads no weight, writes nothing.
 
@@ -42,34 +44,32 @@ def plan_fuse(
         arithmetic: ``"ltx"``, upstream LTX's, which rounds through bfloat16, or ``"f32"``.
         unmatched: what to do about a delta whose module the base does not have: ``"error"`` refuses, ``"warn"`` goes
             on without it and lists it in the plan. An adapter of which nothing matches is refused either way.
+        nvfp4_scales: the order of NVFP4's block scales in the base, ``"swizzled"`` or ``"linear"``, where it does not
+            say so itself.
 
     Raises:
         OSError: as the system raised it.
         RefusedError: whatever stands against the fuse, naming files, keys and both values.
     """
     with opened(base, adapters) as (sources, strengths):
-        return plan_sources(sources, strengths, arithmetic=arithmetic, unmatched=unmatched)
+        return plan_sources(sources, strengths, Options(arithmetic, unmatched, nvfp4_scales))
 
 
-def plan_sources(
-    sources: Sources,
-    strengths: Sequence[float],
-    *,
-    arithmetic: str = LTX.name,
-    unmatched: OnUnmatched = "error",
-) -> Plan:
+def plan_sources(sources: Sources, strengths: Sequence[float], options: Options) -> Plan:
     """``plan_fuse`` of what is open already, at one strength per adapter."""
-    chosen = arithmetic_named(arithmetic)
-    check_on_unmatched(unmatched)
+    arithmetic = arithmetic_named(options.arithmetic)
+    check_on_unmatched(options.unmatched)
     base, adapters = sources.base, sources.adapters
     strengths = [check_strength(strength, adapter.path) for adapter, strength in zip(adapters, strengths, strict=True)]
     check_base(base)
     check_distinct(adapters)
     check_reference_scales(adapters)
-    matches = [match_pairs(base, adapter, unmatched) for adapter in adapters]
+    matches = [match_pairs(base, adapter, options.unmatched) for adapter in adapters]
     origins = [Source.of(adapter.checkpoint) for adapter in adapters]
     fusions = _fusions(base, matches, origins, strengths)
-    weights = {key: detect(base.tensors, key) for key in fusions}
+    weights = {
+        key: detect(base.tensors, key, metadata=base.metadata, nvfp4_scales=options.nvfp4_scales) for key in fusions
+    }
     return Plan(
         base=Source.of(base),
         adapters=tuple(
@@ -78,9 +78,10 @@ def plan_sources(
         ),
         fusions=MappingProxyType(fusions),
         weights=MappingProxyType(weights),
-        arithmetic=chosen,
+        arithmetic=arithmetic,
+        options=MappingProxyType(options.given()),
         unmatched=tuple(left for match in matches for left in match.unmatched),
-        notes=(*_notes(base, adapters), *rounding_notes(chosen, weights.values(), _factors(fusions, matches))),
+        notes=(*_notes(base, adapters), *rounding_notes(arithmetic, weights.values(), _factors(fusions, matches))),
         tensors=len(base.tensors),
         bytes_written=sum(tensor.nbytes for tensor in base.tensors.values()),
     )

@@ -6,12 +6,13 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ltx2c.arithmetic import LTX, Arithmetic, arithmetic_named
+from ltx2c.arithmetic import Arithmetic, arithmetic_named
 from ltx2c.layouts import StoredWeight
 from ltx2c.plan.checks import check_reference_scales
 from ltx2c.plan.fuse import plan_sources
-from ltx2c.plan.match import OnUnmatched, UnmatchedKey
+from ltx2c.plan.match import UnmatchedKey
 from ltx2c.plan.opened import BaseArgument, Sources, opened
+from ltx2c.plan.options import Options
 from ltx2c.plan.plan import Fusions
 from ltx2c.plan.transition import Owners
 from ltx2c.recipes import Recipe
@@ -48,9 +49,7 @@ def opened_recipe(base: BaseArgument, recipe: Recipe) -> Iterator[Sources]:
         yield sources
 
 
-def plan_phases(
-    sources: Sources, recipe: Recipe, *, arithmetic: str = LTX.name, unmatched: OnUnmatched = "error"
-) -> PhasePlans:
+def plan_phases(sources: Sources, recipe: Recipe, options: Options) -> PhasePlans:
     """Plan every phase of ``recipe``, from what ``opened_recipe`` gave.
 
     Raises:
@@ -62,15 +61,14 @@ def plan_phases(
         plan_sources(
             Sources(sources.base, [adapters[path] for path, _ in phase.state]),
             [strength for _, strength in phase.state],
-            arithmetic=arithmetic,
-            unmatched=unmatched,
+            options,
         )
         for phase in recipe.phases
     ]
     return PhasePlans(
         fusions=tuple(plan.fusions for plan in plans),
         weights={key: stored for plan in plans for key, stored in plan.weights.items()},
-        arithmetic=arithmetic_named(arithmetic),
+        arithmetic=arithmetic_named(options.arithmetic),
         unmatched=tuple(dict.fromkeys(key for plan in plans for key in plan.unmatched)),
         notes=(*dict.fromkeys(note for plan in plans for note in plan.notes), *recipe.notes),
     )

@@ -56,6 +56,7 @@ class Plan:
             base state.
         weights: how each of them is stored.
         arithmetic: what is computed.
+        options: that change bytes and were given, in JSON's own types.
         unmatched: adapter keys that no tensor of the base fits, in adapter order.
         notes: what a user should be told.
         tensors: how many the base holds.
@@ -67,6 +68,7 @@ class Plan:
     fusions: Fusions
     weights: Mapping[str, StoredWeight]
     arithmetic: Arithmetic
+    options: Mapping[str, Any]
     unmatched: tuple[UnmatchedKey, ...]
     notes: tuple[str, ...]
     tensors: int
@@ -99,6 +101,7 @@ class Plan:
                 },
                 "weights": {key: _stored_as_json(stored) for key, stored in self.weights.items()},
                 "arithmetic": self.arithmetic.name,
+                "options": dict(self.options),
                 "unmatched": [{"adapter": str(left.adapter), "key": left.key} for left in self.unmatched],
                 "notes": list(self.notes),
                 "tensors": self.tensors,
@@ -148,6 +151,7 @@ class Plan:
             fusions=MappingProxyType(fusions),
             weights=MappingProxyType({key: _stored_from_json(one) for key, one in document["weights"].items()}),
             arithmetic=arithmetic_named(document["arithmetic"]),
+            options=MappingProxyType(dict(document["options"])),
             unmatched=tuple(UnmatchedKey(Path(left["adapter"]), left["key"]) for left in document["unmatched"]),
             notes=tuple(document["notes"]),
             tensors=int(document["tensors"]),

@@ -1,0 +1,22 @@
+"""How a fuse is planned, beyond what is fused into what: the arguments that every way to it shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ltx2c.arithmetic import LTX
+from ltx2c.plan.match import OnUnmatched
+
+
+@dataclass(frozen=True)
+class Options:
+    """As ``plan_fuse`` says of its arguments of the same names."""
+
+    arithmetic: str = LTX.name
+    unmatched: OnUnmatched = "error"
+    nvfp4_scales: str | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Those, beside the arithmetic, that change a result's bytes and were given: for its metadata."""
+        return {"nvfp4_scales": self.nvfp4_scales} if self.nvfp4_scales is not None else {}
