@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ltx2c.arithmetic import ARITHMETICS, LTX_WIDE, Arithmetic
+from ltx2c.arithmetic import LTX, Arithmetic
 from ltx2c.dtypes import DTYPES
 from ltx2c.engines.weights import WeightInWork, row_bytes
 from ltx2c.files import StoredTensor
@@ -53,6 +53,8 @@ class Fuser:
 
     def __init__(self, arithmetic: Arithmetic, threads: Iterable[int]) -> None:
         """``threads``: of each worker that calls ``fuse``."""
+        if arithmetic is not LTX:
+            raise NotImplementedError(arithmetic.name)
         self._arithmetic = arithmetic
         self._workers: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         for share in threads:
@@ -111,9 +113,6 @@ class Fuser:
         if layout.whole:
             encoded += layout.encode(values, codes, weight.companions, rows, worker.threads)
         return encoded
-
-
-_KERNELS = {**ARITHMETICS, LTX_WIDE.name: LTX_WIDE}
 
 
 class _Worker:

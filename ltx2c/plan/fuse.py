@@ -12,7 +12,7 @@ from ltx2c.adapters import Adapter, Delta
 from ltx2c.arithmetic import LTX, arithmetic_named
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint, StoredTensor
-from ltx2c.layouts import detect
+from ltx2c.layouts import StoredWeight, detect
 from ltx2c.plan.checks import (
     check_base,
     check_distinct,
@@ -66,10 +66,9 @@ def plan_sources(sources: Sources, strengths: Sequence[float], options: Options)
     check_reference_scales(adapters)
     matches = [match_pairs(base, adapter, options.unmatched) for adapter in adapters]
     origins = [Source.of(adapter.checkpoint) for adapter in adapters]
+    stored = _stored(base, matches, options)
     fusions = _fusions(base, matches, origins, strengths)
-    weights = {
-        key: detect(base.tensors, key, metadata=base.metadata, nvfp4_scales=options.nvfp4_scales) for key in fusions
-    }
+    weights = {key: stored[key] for key in fusions}
     return Plan(
         base=Source.of(base),
         adapters=tuple(
@@ -85,6 +84,29 @@ def plan_sources(sources: Sources, strengths: Sequence[float], options: Options)
         tensors=len(base.tensors),
         bytes_written=sum(tensor.nbytes for tensor in base.tensors.values()),
     )
+
+
+def _stored(base: Checkpoint, matches: Sequence[Matches], options: Options) -> dict[str, StoredWeight]:
+    """How each target weight is stored; a delta that does not fit its own is refused."""
+    stored: dict[str, StoredWeight] = {}
+    for match in matches:
+        for key, delta in match.homes.items():
+            if key not in stored:
+                stored[key] = detect(base.tensors, key, metadata=base.metadata, nvfp4_scales=options.nvfp4_scales)
+            if stored[key].shape != delta.shape:
+                keys = " and ".join(printable(tensor.key) for tensor in reversed(delta.tensors))
+                raise RefusedError(
+                    f"{printable(delta.adapter)}: the delta of {keys} is {list(delta.shape)}, the weight "
+                    f"{printable(key)} in {printable(base.path)} is {list(stored[key].shape)}",
+                    code="shape-mismatch",
+                )
+            if stored[key].layout.working("ltx").arithmetic != "ltx":
+                raise RefusedError(
+                    f"{printable(base.path)}: weight {printable(key)} is stored as {stored[key].layout.name}, and "
+                    "there is no rule to fuse that",
+                    code="no-fuse-rule",
+                )
+    return stored
 
 
 def _factors(fusions: Fusions, matches: Sequence[Matches]) -> list[StoredTensor]:

@@ -10,7 +10,6 @@ from ltx2c.adapters import Adapter, LowRank
 from ltx2c.adapters import keys as adapter_keys
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint
-from ltx2c.layouts import PLAIN, detect
 from ltx2c.plan.nearest import nearest_name
 
 OnUnmatched = Literal["error", "warn"]
@@ -47,7 +46,7 @@ def match_pairs(base: Checkpoint, adapter: Adapter, on_unmatched: OnUnmatched) -
 
     Raises:
         RefusedError: no pair has a home; a key has none and ``on_unmatched`` is ``"error"``; a pair has two homes, or
-            shares one; a delta does not fit its weight, or there is no rule to fuse that weight.
+            shares one.
     """
     homes: dict[str, LowRank] = {}
     for pair in adapter.deltas:
@@ -57,8 +56,6 @@ def match_pairs(base: Checkpoint, adapter: Adapter, on_unmatched: OnUnmatched) -
     homeless = homeless_keys(base, adapter)
     if homeless and (not homes or on_unmatched == "error"):
         _refuse_homeless(base, adapter, homeless, len(homes))
-    for key, pair in homes.items():
-        _check_fits(base, key, pair)
     return Matches(homes, tuple(UnmatchedKey(adapter.path, key) for key in homeless))
 
 
@@ -107,20 +104,3 @@ def _refuse_homeless(base: Checkpoint, adapter: Adapter, homeless: dict[str, str
 def _nearest(base: Checkpoint, name: str) -> str:
     nearest = nearest_name(name, base.tensors)
     return f"nearest is {printable(nearest)}" if nearest else "which holds no tensor"
-
-
-def _check_fits(base: Checkpoint, key: str, pair: LowRank) -> None:
-    weight = base.tensors[key]
-    if weight.shape != pair.shape:
-        raise RefusedError(
-            f"{printable(pair.adapter)}: the delta of {printable(pair.b.key)} and {printable(pair.a.key)} is "
-            f"{list(pair.shape)}, the weight {printable(key)} in {printable(base.path)} is {list(weight.shape)}",
-            code="shape-mismatch",
-        )
-    stored = detect(base.tensors, key)
-    if not stored.layout.in_place:
-        raise RefusedError(
-            f"{printable(base.path)}: weight {printable(key)} is stored as {stored.layout.name}, and there is no rule "
-            f"to fuse that; ltx2c fuses {', '.join(PLAIN)}",
-            code="no-fuse-rule",
-        )

@@ -203,7 +203,7 @@ def test_a_weight_that_is_not_a_matrix(tmp_path: Path, adapter: Make, shape: lis
         plan_fuse(odd, [(adapter("one", "x"), 1)])
 
 
-@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2", "U8", "F64", "I64", "BOOL"])
+@pytest.mark.parametrize("dtype", ["U8", "F64", "I64", "BOOL"])
 def test_a_weight_without_a_rule(tmp_path: Path, adapter: Make, dtype: str) -> None:
     with (
         Checkpoint.open(write(tmp_path / "b.safetensors", {"x.weight": (dtype, [6, 5])})) as odd,
@@ -212,7 +212,7 @@ def test_a_weight_without_a_rule(tmp_path: Path, adapter: Make, dtype: str) -> N
         plan_fuse(odd, [(adapter("one", "x"), 1)])
 
 
-@pytest.mark.parametrize("dtype", ["F8_E4M3", "BF16"])
+@pytest.mark.parametrize("dtype", ["F8_E5M2", "BF16"])
 @pytest.mark.parametrize("sibling", ["x.weight_scale", "x.weight_scale_inv", "x.weight_scale_2", "x.scale_weight"])
 def test_a_weight_with_a_scale_beside_it(tmp_path: Path, adapter: Make, dtype: str, sibling: str) -> None:
     tensors = {"x.weight": (dtype, [6, 5]), sibling: ("F32", [])}
@@ -224,7 +224,7 @@ def test_a_weight_with_a_scale_beside_it(tmp_path: Path, adapter: Make, dtype: s
 
 
 def test_a_weight_without_a_rule_that_no_pair_touches_is_nobodys_business(tmp_path: Path, adapter: Make) -> None:
-    tensors = {"x.weight": weight(6, 5), "y.weight": ("F8_E4M3", [6, 5])}
+    tensors = {"x.weight": weight(6, 5), "y.weight": ("F64", [6, 5])}
     with Checkpoint.open(write(tmp_path / "b.safetensors", tensors)) as mixed:
         assert list(plan_fuse(mixed, [(adapter("one", "x"), 1)]).fusions) == ["x.weight"]
 
