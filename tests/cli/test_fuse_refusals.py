@@ -90,8 +90,8 @@ REFUSALS: dict[str, tuple[Callable[[Case], object], list[str]]] = {
     "factor empty": (lambda c: c.adapter({A: weight(0, 5), B: weight(6, 0)}), [A, "[0, 5]"]),
     "factor of integers": (lambda c: c.adapter({A: ("I64", [2, 5]), **BAD_A}), [A, "I64"]),
     "weight of a dtype without a rule": (
-        lambda c: write(c.base, {"m.q.weight": ("F8_E4M3", [6, 5])}),
-        ["m.q.weight", "F8_E4M3"],
+        lambda c: write(c.base, {"m.q.weight": ("F64", [6, 5])}),
+        ["m.q.weight", "F64"],
     ),
     "truncated": (lambda c: c.lora.write_bytes(c.lora.read_bytes()[:-1]), ["lora.safetensors"]),
     "pickle": (spoil_bytes(b"PK\x03\x04" + bytes(200)), ["lora.safetensors", "not a safetensors file"]),
