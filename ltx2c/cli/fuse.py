@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="OUT", type=options.output_path, required=True, help="the file or folder to write"
     )
+    options.add_arithmetic(parser)
     options.add_threads(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what would be done and write nothing")
     parser.add_argument("--force", action="store_true", help="replace OUT if it exists")
@@ -55,6 +56,8 @@ def run(args: argparse.Namespace) -> Result:
     """Fuse, or with ``--dry-run`` say what that would do."""
     inputs = (args.base, args.lora, args.output)
     given = {
+        "arithmetic": args.arithmetic,
+        "nvfp4_scales": args.nvfp4_scales,
         "threads": args.threads,
         "unmatched": args.unmatched,
         "force": args.force,

@@ -40,6 +40,22 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_arithmetic(parser: argparse.ArgumentParser) -> None:
+    """``--arithmetic ltx|f32`` and ``--nvfp4-scales swizzled|linear``."""
+    parser.add_argument(
+        "--arithmetic",
+        choices=("ltx", "f32"),
+        default="ltx",
+        help="ltx rounds through bfloat16 as upstream LTX does (the default); f32 rounds once, as ComfyUI, kohya and "
+        "PEFT mean it",
+    )
+    parser.add_argument(
+        "--nvfp4-scales",
+        choices=("swizzled", "linear"),
+        help="the order of NVFP4's block scales in BASE, where it does not say so itself",
+    )
+
+
 def add_unmatched(parser: argparse.ArgumentParser) -> None:
     """``--unmatched error|warn``."""
     parser.add_argument(

@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="memory for a second copy of what differs between phases, such as 8GB (default: 0)",
     )
+    options.add_arithmetic(parser)
     options.add_unmatched(parser)
 
 
@@ -68,7 +69,9 @@ def run(args: argparse.Namespace) -> Result:
         recipe,
         args.renders,
         args.terminal,
+        arithmetic=args.arithmetic,
         unmatched=args.unmatched,
+        nvfp4_scales=args.nvfp4_scales,
         memory_budget=args.memory_budget,
     )
     return Result(plan.as_json(), _text(plan))

@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "base", metavar="BASE", type=options.path, help="a .safetensors file, a folder of shards or its index"
     )
     options.add_loras(parser)
+    options.add_arithmetic(parser)
     options.add_threads(parser)
     options.add_unmatched(parser)
     parser.add_argument(
@@ -39,6 +40,8 @@ def run(args: argparse.Namespace) -> Result:
             args.fused,
             args.base,
             args.lora,
+            arithmetic=args.arithmetic,
+            nvfp4_scales=args.nvfp4_scales,
             threads=args.threads,
             unmatched=args.unmatched,
             sample=args.sample,
@@ -50,16 +53,22 @@ def run(args: argparse.Namespace) -> Result:
 def _lines(report: VerifyReport) -> list[str]:
     what = f"{count(report.tensors, 'tensor')}, {size(report.bytes_compared)}"
     sampled = f" ({report.sample:.3g} of every tensor's rows)" if report.sample < 1 else ""
-    verdict = "equal byte for byte" if report.equal else f"DIFFERS: {report.likely}"
+    verdict = _equal(report) if report.equal else f"DIFFERS: {report.likely}"
     return [
         f"{printable(report.fused)}: {verdict}",
         *first([f"  {line}" for line in report.structure]),
         *first([_difference(difference) for difference in report.differences]),
         *unmatched(report.unmatched),
         *(f"  note: {note}" for note in report.notes),
+        "  metadata was not compared",
         f"  compared {what}{sampled} in {report.seconds:.2f} s: {size(report.bytes_compared / report.seconds)}/s, "
         f"{operations(2 * report.macs / report.seconds)}/s (kernel {report.kernel}, {count(report.threads, 'thread')})",
     ]
+
+
+def _equal(report: VerifyReport) -> str:
+    """What was found equal, and no more than that."""
+    return "tensors equal byte for byte" if report.sample == 1 else "the sampled rows of its tensors are equal"
 
 
 def _difference(difference: KeyDifference) -> str:

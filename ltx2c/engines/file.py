@@ -65,6 +65,8 @@ def write_fused(
         with _Writer(opened, layout, known.threads, nonfinite, digests, progress) as writer:
             for file in layout.files:
                 writer.write(file, staged.file(file.name))
+                for name in writer.take_finished():
+                    staged.complete(name)
         if layout.is_folder:
             write_small_file(staged.file(layout.index_name), layout.index)
         if digests is not None:
@@ -110,6 +112,7 @@ class _Writer:
         self._buffers = [new_buffer(size) for _ in range(BUFFERS)]
         self._late = Late(layout, self._work.weights.values(), self._patch)
         self._open: dict[str, _Output] = {}
+        self._finished: list[str] = []
         self._written = self._macs = 0
 
     def write(self, layout: FileLayout, file: EmptyFile) -> None:
@@ -132,6 +135,11 @@ class _Writer:
                 self._report(block)
         self.nonfinite.refuse()
         self._finish_settled()
+
+    def take_finished(self) -> list[str]:
+        """The names of the files that have been finished since the last call."""
+        finished, self._finished = self._finished, []
+        return finished
 
     def __enter__(self) -> _Writer:
         return self
@@ -169,6 +177,7 @@ class _Writer:
         for name, one in list(self._open.items()):
             if self._late.is_settled(one.layout):
                 del self._open[name]
+                self._finished.append(name)
                 again = hashlib.sha256() if one.digest is not None and one.output.patched else None
                 one.output.finish(again)
                 if self._digests is not None and one.digest is not None:

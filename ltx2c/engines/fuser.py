@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ltx2c.arithmetic import LTX, Arithmetic
+from ltx2c.arithmetic import KERNEL_ARITHMETICS, Arithmetic
 from ltx2c.dtypes import DTYPES
 from ltx2c.engines.weights import WeightInWork, row_bytes
 from ltx2c.files import StoredTensor
@@ -53,8 +53,6 @@ class Fuser:
 
     def __init__(self, arithmetic: Arithmetic, threads: Iterable[int]) -> None:
         """``threads``: of each worker that calls ``fuse``."""
-        if arithmetic is not LTX:
-            raise NotImplementedError(arithmetic.name)
         self._arithmetic = arithmetic
         self._workers: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         for share in threads:
@@ -85,7 +83,7 @@ class Fuser:
         jobs = []
         for part in parts:
             values = _stored_rows(part)
-            jobs.append(Job(values, part.weight.terms(_rows(part, len(values))), values))
+            jobs.append(Job(values, part.weight.terms(_rows(part, len(values))), values, self._arithmetic))
         counts = fuse_jobs(jobs, threads=worker.threads)
         nonfinite: Counter[str] = Counter()
         for part, count in zip(parts, counts, strict=True):
@@ -107,7 +105,8 @@ class Fuser:
             decoded = values[some] if layout.whole else values[: some.stop - some.start]
             layout.decode(codes[some], weight.companions, of_weight, decoded, worker.threads)
             terms = weight.terms(of_weight)
-            fuse_jobs([Job(decoded, terms, decoded)], threads=worker.threads)
+            job = Job(decoded, terms, decoded, KERNEL_ARITHMETICS[working.arithmetic])
+            fuse_jobs([job], threads=worker.threads)
             if not layout.whole:
                 encoded += layout.encode(decoded, codes[some], weight.companions, of_weight, worker.threads)
         if layout.whole:

@@ -100,7 +100,7 @@ class Staged:
         self._ways: Ways | None = None
         self._way: Way | None = None
         self._files: dict[str, os.stat_result | None] = {}  # of a folder; None until they are complete
-        self._open = -1  # the last of them
+        self._open: dict[str, int] = {}  # those that are not
 
     def _new_temporary(self, *, is_folder: bool) -> Temporary:
         self._temporaries.append(Temporary(self._folder, self._out, is_folder=is_folder))
@@ -183,16 +183,15 @@ class Staged:
         if not self._destination.folder:
             return EmptyFile(os.dup(self._temporary.descriptor), self._destination.path)
         path = self._destination.path / name
-        self._complete_file()
         with _about(self._destination):
             self._files[name] = None
             try:
-                self._open = create(self._inner(), name, self._mode)
+                self._open[name] = create(self._inner(), name, self._mode)
             except FileExistsError:  # whose that is, nobody knows
                 del self._files[name]
                 raise
-            self._open_to_readers(self._open)
-        return EmptyFile(os.dup(self._open), path)
+            self._open_to_readers(self._open[name])
+        return EmptyFile(os.dup(self._open[name]), path)
 
     def _open_to_readers(self, descriptor: int) -> None:
         """Let those read who could read what is replaced. Who may write is up to the mask: a file that may be written
@@ -205,18 +204,18 @@ class Staged:
         """The temporary as a folder. Its descriptor stays the temporary's."""
         return Folder(self._temporary.descriptor, self._destination.path)
 
-    def _complete_file(self) -> None:
-        """Remember the last file as it was written."""
-        if self._open >= 0:
-            self._files[list(self._files)[-1]] = os.fstat(self._open)
-            descriptor, self._open = self._open, -1
-            os.close(descriptor)
+    def complete(self, name: str) -> None:
+        """Remember a file of a folder as it was written. Those that nobody says this of are complete in the end."""
+        if name in self._open:
+            self._files[name] = os.fstat(self._open[name])
+            os.close(self._open.pop(name))
 
     def place(self) -> None:
         """Give the temporary the result's name. Raises as ``publish`` does."""
         assert self._ways is not None
         with _about(self._destination):
-            self._complete_file()
+            for name in list(self._open):
+                self.complete(name)
             self._check_own()
             if self._destination.folder:
                 self._finish_folder()
@@ -293,7 +292,8 @@ class Staged:
     def discard(self) -> None:
         """Remove what was not published and what it replaced, and let go of the lock; again does nothing."""
         with contextlib.suppress(OSError):
-            self._complete_file()
+            for name in list(self._open):
+                self.complete(name)
         with contextlib.suppress(OSError):  # what stopped the run is what has to be told
             self._remove_replaced()
         with contextlib.suppress(OSError):

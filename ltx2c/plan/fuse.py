@@ -100,12 +100,6 @@ def _stored(base: Checkpoint, matches: Sequence[Matches], options: Options) -> d
                     f"{printable(key)} in {printable(base.path)} is {list(stored[key].shape)}",
                     code="shape-mismatch",
                 )
-            if stored[key].layout.working("ltx").arithmetic != "ltx":
-                raise RefusedError(
-                    f"{printable(base.path)}: weight {printable(key)} is stored as {stored[key].layout.name}, and "
-                    "there is no rule to fuse that",
-                    code="no-fuse-rule",
-                )
     return stored
 
 

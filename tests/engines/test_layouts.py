@@ -1,0 +1,261 @@
+"""Weights stored in codes, in files, verify and resident memory, under both arithmetics, wherever companions lie."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from goldens import bits
+from refusals import refused
+from tensor_files import pair, weight, write
+
+import ltx2c
+from ltx2c import Checkpoint, Recipe, ResidentCheckpoint, reference
+from ltx2c.engines import comparison, fuser
+from ltx2c.engines import file as engine
+from ltx2c.layouts import reference as stored
+
+SHAPE = (256, 192)
+FP8 = Path(__file__).parents[1] / "data" / "goldens_fp8"
+Tensors = dict[str, np.ndarray]
+
+
+def codes(seed: int, dtype: Any = stored.E4M3) -> np.ndarray:
+    found = np.random.default_rng(seed).integers(0, 120, SHAPE).astype(np.uint8)
+    return (found | np.random.default_rng(seed + 1).integers(0, 2, SHAPE).astype(np.uint8) << 7).view(dtype)
+
+
+def scales(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(1e-3, 1e-2, shape).astype(np.float32)
+
+
+def nvfp4(seed: int) -> Tensors:
+    rng = np.random.default_rng(seed)
+    blocks = rng.uniform(1, 400, (SHAPE[0], SHAPE[1] // 16)).astype(stored.E4M3)
+    return {
+        "weight": rng.integers(0, 256, (SHAPE[0], SHAPE[1] // 2)).astype(np.uint8),
+        "weight_scale": blocks,
+        "weight_scale_2": np.array(2e-4, np.float32),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A layout: tensors of one weight by their last name, and how the reference fuses them."""
+
+    make: Callable[[int], Tensors]
+    fuse: Callable[[Tensors, stored.Sum, str], tuple[np.ndarray, ...]]
+    wide: bool = False
+    options: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def expected(self, tensors: Tensors, terms: list, arithmetic: str) -> Tensors:
+        def in_f32(decoded: np.ndarray) -> np.ndarray:
+            return reference.fuse_tensor(decoded, terms, arithmetic="f32")
+
+        aggregate = reference.aggregate(terms)
+        through = stored.wide_sum(aggregate) if self.wide else stored.bf16_sum(aggregate)
+        fused = self.fuse(tensors, in_f32 if arithmetic == "f32" else through, arithmetic)
+        return dict(zip(tensors, fused, strict=True))
+
+
+CASES = {
+    "fp8": Case(lambda seed: {"weight": codes(seed)}, lambda t, add, _: (stored.fuse_fp8_cast(t["weight"], add),)),
+    "fp8-e5m2": Case(
+        lambda seed: {"weight": codes(seed, stored.E5M2)}, lambda t, add, _: (stored.fuse_fp8_cast(t["weight"], add),)
+    ),
+    "fp8-scaled": Case(
+        lambda seed: {"weight": codes(seed), "weight_scale": scales(seed, 1)},
+        lambda t, add, _: stored.fuse_fp8_scaled(*t.values(), add),
+        wide=True,
+    ),
+    "fp8-row": Case(
+        lambda seed: {"weight": codes(seed), "weight_scale": scales(seed, SHAPE[0], 1)},
+        lambda t, add, _: stored.fuse_fp8_row(*t.values(), add),
+        wide=True,
+    ),
+    "fp8-block": Case(
+        lambda seed: {"weight": codes(seed), "weight_scale_inv": scales(seed, 2, 2)},
+        lambda t, add, arithmetic: stored.fuse_fp8_block(*t.values(), add, arithmetic=arithmetic),
+    ),
+    "nvfp4": Case(
+        nvfp4,
+        lambda t, add, arithmetic: stored.fuse_nvfp4(*t.values(), add, arithmetic=arithmetic),
+        options={"nvfp4_scales": "linear"},
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """Files in a folder, and what they must become."""
+
+    base: Path
+    adapters: list[tuple[Path, float]]
+    before: Tensors
+    wanted: Tensors
+    options: dict[str, str]
+
+
+def flat(by_module: dict[str, Tensors]) -> Tensors:
+    return {f"{module}.{name}": value for module, tensors in by_module.items() for name, value in tensors.items()}
+
+
+@pytest.fixture(params=["ltx", "f32"])
+def arithmetic(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]
+
+
+def model(folder: Path, case: Case, arithmetic: str, order: Callable[[str], Any] = lambda key: 0) -> Model:
+    """Two weights of a layout, one of plain values, one that nobody touches; keys in the file by ``order``."""
+    modules = {"a": case.make(1), "b": case.make(5), "c": {"weight": weight(40, 30)}, "kept": {"weight": weight(9, 9)}}
+    shapes = {"a": SHAPE, "b": SHAPE, "c": (40, 30)}
+    adapters: list[tuple[Path, float]] = []
+    terms: dict[str, list] = {module: [] for module in shapes}
+    for number, (taking, strength) in enumerate([("abc", 0.8), ("bc", -0.3)]):
+        factors: Tensors = {}
+        for at, module in enumerate(taking):
+            out, into = shapes[module]
+            two = pair(module, out, 5, into, seed=10 * number + at, dtype=np.float32)
+            factors |= two
+            terms[module].append((*two.values(), strength))
+        adapters.append((write(folder / f"lora{number}.safetensors", factors), strength))
+    wanted = {module: case.expected(modules[module], terms[module], arithmetic) for module in "ab"}
+    wanted["c"] = {"weight": reference.fuse_tensor(modules["c"]["weight"], terms["c"], arithmetic=arithmetic)}
+    before = flat(modules)
+    before = {key: before[key] for key in sorted(before, key=order)}
+    base = write(folder / "base.safetensors", before)
+    return Model(base, adapters, before, before | flat(wanted), case.options)
+
+
+def assert_holds(found: Tensors, wanted: Tensors) -> None:
+    assert found.keys() == wanted.keys()
+    for key, value in wanted.items():
+        assert found[key].dtype == value.dtype and found[key].shape == value.shape, key
+        assert np.array_equal(bits(found[key]), bits(value)), key
+
+
+def read(path: Path) -> Tensors:
+    with Checkpoint.open(path) as checkpoint:
+        return {key: tensor.read() for key, tensor in checkpoint.tensors.items()}
+
+
+def small_blocks(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
+    monkeypatch.setattr(engine, "BLOCK_BYTES", nbytes)
+    monkeypatch.setattr(comparison, "BLOCK_BYTES", nbytes)
+    monkeypatch.setattr(fuser, "WORKING_BYTES", nbytes)
+
+
+def weights_first(key: str) -> bool:
+    return "scale" in key
+
+
+def weights_last(key: str) -> bool:
+    return "scale" not in key
+
+
+@pytest.mark.parametrize("block_bytes", [500, 20_000, 16 << 20])
+@pytest.mark.parametrize("order", [weights_first, weights_last])
+def test_files_and_verify(
+    case: Case, arithmetic: str, order: Callable, block_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_blocks(monkeypatch, block_bytes)
+    made = model(tmp_path, case, arithmetic, order)
+    options = {"arithmetic": arithmetic, **made.options}
+    out = tmp_path / "out.safetensors"
+    report = ltx2c.fuse_checkpoint(made.base, made.adapters, out, sha256=True, **options)
+    assert_holds(read(out), made.wanted)
+    import hashlib
+
+    assert report.sha256[str(out)] == hashlib.sha256(out.read_bytes()).hexdigest()
+    for sample in (1.0, 0.3):
+        assert ltx2c.verify_checkpoint(out, made.base, made.adapters, sample=sample, **options).equal
+    for key in made.wanted:
+        if "scale" in key:
+            spoilt = {name: value.copy() for name, value in made.wanted.items()}
+            spoilt[key].reshape(-1)[-1:].view(np.uint8)[0] ^= 1
+            found = ltx2c.verify_checkpoint(write(out, spoilt), made.base, made.adapters, **options)
+            assert [difference.key for difference in found.differences] == [key]
+            assert found.differences[0].fused
+
+
+@pytest.mark.parametrize("order", [weights_first, weights_last])
+def test_companions_in_another_shard(case: Case, arithmetic: str, order: Callable, tmp_path: Path) -> None:
+    made = model(tmp_path, case, arithmetic)
+    folder = tmp_path / "sharded"
+    folder.mkdir()
+    parts = {f"model-{number}.safetensors": number for number in (1, 2)}
+    weight_map = {key: f"model-{1 + order(key)}.safetensors" for key in made.before}
+    for name in parts:
+        write(folder / name, {key: value for key, value in made.before.items() if weight_map[key] == name})
+    if len(set(weight_map.values())) == 1:
+        pytest.skip("this layout has no companions")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    options = {"arithmetic": arithmetic, **made.options}
+    ltx2c.fuse_checkpoint(folder, made.adapters, tmp_path / "out", sha256=True, **options)
+    assert_holds(read(tmp_path / "out"), made.wanted)
+    assert ltx2c.verify_checkpoint(tmp_path / "out", folder, made.adapters, **options).equal
+
+
+@pytest.mark.parametrize("budget", [0, 1 << 30])
+def test_resident(case: Case, arithmetic: str, budget: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_blocks(monkeypatch, 20_000)
+    made = model(tmp_path, case, arithmetic)
+    recipe = Recipe.named("a2vid_two_stage", distilled_lora=made.adapters[0][0])
+    phases = [recipe.phases[0], dataclasses.replace(recipe.phases[1], state=tuple(made.adapters))]
+    recipe = dataclasses.replace(recipe, phases=tuple(phases))
+    with ResidentCheckpoint.open(
+        made.base, recipe, arithmetic=arithmetic, memory_budget=budget, **made.options
+    ) as resident:
+        for phase in (0, 1, "base", 1, 0, 1):
+            report = resident.bind(phase)
+            assert_holds(dict(resident.tensors), made.wanted if phase == 1 else made.before)
+            assert report.kept + report.restored + report.fused + report.switched == len(made.before)
+
+
+def test_a_plan_goes_to_another_process(case: Case, arithmetic: str, tmp_path: Path) -> None:
+    made = model(tmp_path, case, arithmetic)
+    plan = ltx2c.plan_fuse(made.base, made.adapters, arithmetic=arithmetic, **made.options)
+    again = ltx2c.Plan.from_json(plan.to_json())
+    assert again == plan
+    ltx2c.execute(again, tmp_path / "out")
+    assert_holds(read(tmp_path / "out"), made.wanted)
+
+
+@pytest.mark.parametrize("path", sorted(FP8.glob("*.safetensors")), ids=lambda path: path.stem)
+def test_upstreams_own_cases(path: Path, tmp_path: Path) -> None:
+    with Checkpoint.open(path) as golden:
+        tensors = {key: tensor.read() for key, tensor in golden.tensors.items()}
+        strengths = json.loads(golden.metadata["strengths"])
+    names = [name for name in ("weight_scale", "weight") if name in tensors]
+    base = write(tmp_path / "base", {f"m.{name}": tensors[name] for name in names})
+    adapters = []
+    for i, strength in enumerate(strengths):
+        factors = {f"m.lora_{side}.weight": tensors[f"lora_{side}.{i}"] for side in "AB"}
+        adapters.append((write(tmp_path / f"lora{i}", factors), strength))
+    if any(strengths):
+        ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out", allow_nonfinite=True)
+        found = read(tmp_path / "out")
+        for name in names:
+            expected = tensors[f"expected.{name}"]
+            nan = np.isnan(expected.astype(np.float32))
+            assert np.array_equal(bits(found[f"m.{name}"])[~nan], bits(expected)[~nan]), name
+
+
+def test_a_result_that_has_no_scale_is_refused_whatever_is_allowed(tmp_path: Path) -> None:
+    base = write(tmp_path / "base", {"m.weight": codes(1), "m.weight_scale": scales(1, 1)})
+    huge = {key: np.full_like(value, 3e38) for key, value in pair("m", SHAPE[0], 1, SHAPE[1]).items()}
+    adapters = [(write(tmp_path / "lora", huge), 1.0)]
+    before = set(tmp_path.iterdir())
+    with refused("nonfinite", "m.weight"):
+        ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out", allow_nonfinite=True)
+    assert set(tmp_path.iterdir()) == before
