@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ltx2c.errors import Ltx2cError, RefusedError
     from ltx2c.files import Checkpoint
     from ltx2c.fusion import fuse_tensor, fuse_tensors
+    from ltx2c.inspection import inspect
     from ltx2c.kernels import get_include
     from ltx2c.plan import Plan, plan_fuse
     from ltx2c.recipes import Recipe
@@ -37,6 +38,7 @@ __all__ = [
     "fuse_tensor",
     "fuse_tensors",
     "get_include",
+    "inspect",
     "plan_fuse",
     "plan_render",
     "reference",
@@ -56,6 +58,7 @@ _HOMES = {
     "fuse_tensor": "fusion",
     "fuse_tensors": "fusion",
     "get_include": "kernels",
+    "inspect": "inspection",
     "plan_fuse": "plan",
     "plan_render": "rendering",
     "verify_checkpoint": "api",

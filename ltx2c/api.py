@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ltx2c.adapters.scaling import AlphaMode
 from ltx2c.arithmetic import LTX
 from ltx2c.engines.digests import Digests
 from ltx2c.engines.file import write_fused
@@ -20,6 +21,7 @@ from ltx2c.files.destination import Destination
 from ltx2c.files.layout import OutputLayout
 from ltx2c.files.staging import rehearse
 from ltx2c.plan import Plan
+from ltx2c.plan.block_weights import BlockWeights
 from ltx2c.plan.fuse import plan_sources
 from ltx2c.plan.match import OnUnmatched
 from ltx2c.plan.opened import AdapterArgument, BaseArgument, OpenedPlan, opened, reopened
@@ -38,6 +40,8 @@ def fuse_checkpoint(
     threads: int | None = None,
     unmatched: OnUnmatched = "error",
     nvfp4_scales: str | None = None,
+    alpha: AlphaMode = "stated",
+    block_weights: BlockWeights = (),
     force: bool = False,
     allow_nonfinite: bool = False,
     max_shard_bytes: int | None = None,
@@ -51,7 +55,7 @@ def fuse_checkpoint(
         base: a ``.safetensors`` file, a folder of shards, its ``.safetensors.index.json``, or an open checkpoint.
         adapters: ``(path or open adapter, strength)`` in fusion order; files or sharded folders alike.
         out: the file to write, or the folder where the base is sharded; it is to be created in a folder that exists.
-        arithmetic, nvfp4_scales: as for ``plan_fuse``.
+        arithmetic, nvfp4_scales, alpha, block_weights: as for ``plan_fuse``.
         threads: to compute with; None for what this process may use.
         unmatched: ``"warn"`` goes on without adapter pairs that have no home in the base, and reports them.
         force: whether to replace ``out`` where it exists.
@@ -66,7 +70,7 @@ def fuse_checkpoint(
         RefusedError: whatever stands against the fuse. All but ``nonfinite``, ``file-changed``, ``wrong-sha256`` (of
             the base) and an output that appears meanwhile is found before a weight is read.
     """
-    with opened_plan(base, adapters, Options(arithmetic, unmatched, nvfp4_scales)) as plan:
+    with opened_plan(base, adapters, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights)) as plan:
         return _write(
             plan,
             out,
@@ -145,6 +149,8 @@ def outline_fuse(
     threads: int | None = None,
     unmatched: OnUnmatched = "error",
     nvfp4_scales: str | None = None,
+    alpha: AlphaMode = "stated",
+    block_weights: BlockWeights = (),
     force: bool = False,
     max_shard_bytes: int | None = None,
     sha256: bool = False,
@@ -155,14 +161,14 @@ def outline_fuse(
     Whether the output can be put in place is tried with an empty temporary beside it, which is removed again.
 
     Args:
-        base, adapters, out, arithmetic, threads, unmatched, nvfp4_scales, force, max_shard_bytes, sha256,
-            expect_sha256: as for ``fuse_checkpoint``.
+        base, adapters, out, arithmetic, threads, unmatched, nvfp4_scales, alpha, block_weights, force,
+            max_shard_bytes, sha256, expect_sha256: as for ``fuse_checkpoint``.
 
     Raises:
         OSError: as the system raised it.
         RefusedError: as ``fuse_checkpoint``, but for what only fusing shows.
     """
-    with opened_plan(base, adapters, Options(arithmetic, unmatched, nvfp4_scales)) as plan:
+    with opened_plan(base, adapters, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights)) as plan:
         destination = check_output(plan, out, force=force, max_shard_bytes=max_shard_bytes).destination
         notes = rehearse(destination)
         digests = Digests(plan.sources, expect_sha256) if sha256 or expect_sha256 else None
@@ -182,6 +188,8 @@ def verify_checkpoint(
     threads: int | None = None,
     unmatched: OnUnmatched = "error",
     nvfp4_scales: str | None = None,
+    alpha: AlphaMode = "stated",
+    block_weights: BlockWeights = (),
     sample: float = 1.0,
     progress: OnProgress | None = None,
 ) -> VerifyReport:
@@ -189,7 +197,8 @@ def verify_checkpoint(
 
     Args:
         fused: what to check, whatever made it: a file, a folder of shards, or its index.
-        base, adapters, arithmetic, threads, unmatched, nvfp4_scales, progress: as for ``fuse_checkpoint``.
+        base, adapters, arithmetic, threads, unmatched, nvfp4_scales, alpha, block_weights, progress: as for
+            ``fuse_checkpoint``.
         sample: the share of every tensor's rows to compare, above 0 and up to 1.
 
     Raises:
@@ -197,7 +206,7 @@ def verify_checkpoint(
         RefusedError: as ``fuse_checkpoint`` and ``verify_fused`` do. That bytes differ is no error: the report says so.
     """
     with (
-        opened_plan(base, adapters, Options(arithmetic, unmatched, nvfp4_scales)) as plan,
+        opened_plan(base, adapters, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights)) as plan,
         Checkpoint.open(fused) as checked,
     ):
         return verify_fused(plan, checked, threads=threads, sample=sample, progress=progress)
@@ -206,7 +215,7 @@ def verify_checkpoint(
 @contextlib.contextmanager
 def opened_plan(base: BaseArgument, adapters: Sequence[AdapterArgument], options: Options) -> Iterator[OpenedPlan]:
     """Open the files and plan the fuse; the files are closed at the end of the block. Raises as ``plan_fuse`` does."""
-    with opened(base, adapters) as (sources, strengths):
+    with opened(base, adapters, alpha=options.alpha) as (sources, strengths):
         yield OpenedPlan(plan_sources(sources, strengths, options), sources)
 
 

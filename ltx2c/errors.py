@@ -24,11 +24,13 @@ class RefusedError(Ltx2cError, ValueError):
     Args:
         message: one line for a person, naming the file, the key and both values that disagree.
         code: the same for a program, in kebab-case and stable between releases, such as ``"shape-mismatch"``.
+        keys: all keys that it is about, where the message names only the first; ``--json`` lists them.
     """
 
-    def __init__(self, message: str, *, code: str) -> None:
+    def __init__(self, message: str, *, code: str, keys: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.code = code
+        self.keys = keys
 
     def __reduce__(self) -> tuple[Any, ...]:
         """How it is pickled and copied: without the code, a worker's refusal would never reach its parent."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ltx2c.adapters.deltas import LowRank
+from ltx2c.adapters.config import PACKED, unpacked
+from ltx2c.adapters.deltas import Delta, LowRank
+from ltx2c.adapters.scaling import AlphaMode, Scaling
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import TensorFile
 
@@ -18,12 +19,6 @@ TEMPORAL_SCALE = "reference_temporal_scale_factor"
 
 # Where writers put alpha and the rank it belongs to. Without ``.alpha`` tensors upstream fuses by strength alone.
 ALPHA_KEYS = {"lora_alpha": "lora_rank", "ss_network_alpha": "ss_network_dim"}
-
-# diffusers puts PEFT's configuration there, as a JSON object, and these two in it.
-PACKED = "lora_adapter_metadata"
-PACKED_ALPHA, PACKED_RANK = "lora_alpha", "r"
-
-_MOST_PACKED = 4_000_000  # letters of JSON: parsed, they may take thirty times the memory
 
 _POSITIVE = re.compile(r"[1-9][0-9]{0,8}")
 
@@ -59,28 +54,45 @@ def _positive(file: TensorFile, name: str) -> int:
     return int(value)
 
 
-def alpha_notes(metadata: Mapping[str, str], pairs: Sequence[LowRank], adapter: Path) -> tuple[str, ...]:
-    """What to tell a user whose adapter states an alpha in metadata only, where it is not applied.
+def stated_scaling(metadata: Mapping[str, str], alpha: AlphaMode, rank: int) -> Scaling:
+    """What metadata says of a delta of ``rank`` that states no alpha itself: nothing, unless ``alpha`` is ``"file"``.
+
+    The first of ``ALPHA_KEYS`` that holds a number counts, over the delta's own rank.
+    """
+    if alpha != "file":
+        return Scaling()
+    for name in ALPHA_KEYS:
+        value = _number(metadata.get(name))
+        if value is not None:
+            return Scaling(value, rank, False, f"metadata {name}")
+    return Scaling()
+
+
+def alpha_notes(
+    metadata: Mapping[str, str], deltas: Sequence[Delta], adapter: Path, alpha: AlphaMode
+) -> tuple[str, ...]:
+    """What to tell a user whose adapter states an alpha that is not applied.
 
     An alpha equal to the rank asks for nothing and gets no note. The rank is the largest that a pair has: extracted
     adapters cut it down where a side of the weight is smaller.
     """
-    bare = [pair for pair in pairs if pair.alpha is None]
-    if not bare:
+    pairs = [delta for delta in deltas if isinstance(delta, LowRank)]
+    bare = [pair for pair in pairs if pair.scaling.alpha is None]
+    if not bare or alpha != "stated":
         return ()
     notes = []
     if len(bare) < len(pairs):
         notes.append(f"{len(bare)} of {len(pairs)} pairs hold no .alpha and are fused by strength alone")
-    packed = _unpacked(metadata.get(PACKED, "{}"))
-    if packed is None:
+    if unpacked(metadata.get(PACKED, "{}")) is None:
         notes.append(f"metadata {PACKED} is no JSON object: fused by strength alone, whatever alpha it means")
     largest = max(pair.rank for pair in bare)
-    stated = (stated for stated in (*_plain(metadata), *_packed(packed or {})) if not stated.asks_nothing_of(largest))
-    for alpha in itertools.islice(stated, 1):  # one is enough to know, and JSON can state any number
-        notes.append(
-            f"metadata says {alpha}, the pairs' largest rank is {largest}, with no .alpha tensors: fused by strength "
-            "alone"
-        )
+    for stated in _plain(metadata):
+        if not stated.asks_nothing_of(largest):
+            notes.append(
+                f"metadata says {stated}, the pairs' largest rank is {largest}, with no .alpha tensors: fused by "
+                "strength alone; --alpha file applies it"
+            )
+            break
     return tuple(f"{printable(adapter)}: {note}" for note in notes)
 
 
@@ -88,15 +100,15 @@ class _Stated(NamedTuple):
     """An alpha that metadata states, under ``name``, and the rank that it states with it."""
 
     name: str
-    alpha: object
-    rank: object | None
+    alpha: str
+    rank: str | None
 
     def __str__(self) -> str:
         at = "" if self.rank is None else f" at rank {printable(self.rank)}"
         return f"{printable(self.name)} {printable(self.alpha)}{at}"
 
     def asks_nothing_of(self, rank: int) -> bool:
-        return all(_is_number(value, rank) for value in (self.alpha, self.rank) if value is not None)
+        return all(_number(value) == rank for value in (self.alpha, self.rank) if value is not None)
 
 
 def _plain(metadata: Mapping[str, str]) -> Iterator[_Stated]:
@@ -105,26 +117,9 @@ def _plain(metadata: Mapping[str, str]) -> Iterator[_Stated]:
             yield _Stated(alpha, metadata[alpha], metadata.get(rank))
 
 
-def _packed(packed: Mapping[str, object]) -> Iterator[_Stated]:
-    """The alphas in diffusers' JSON, one per component: ``lora_alpha`` and ``r``, each after its component's name."""
-    for name, alpha in packed.items():
-        component, dot, last = name.rpartition(".")
-        if last == PACKED_ALPHA and alpha is not None:
-            yield _Stated(f"{PACKED} {name}", alpha, packed.get(f"{component}{dot}{PACKED_RANK}"))
-
-
-def _unpacked(text: str) -> dict[str, object] | None:
-    if len(text) > _MOST_PACKED:
-        return None
+def _number(text: str | None) -> float | None:
     try:
-        packed = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return packed if isinstance(packed, dict) else None
-
-
-def _is_number(value: object, number: int) -> bool:
-    try:
-        return float(str(value)) == number
+        value = float(text or "")
     except ValueError:
-        return False
+        return None
+    return value if math.isfinite(value) else None

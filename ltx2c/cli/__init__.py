@@ -67,7 +67,7 @@ def _run(arguments: list[str]) -> Result | Failure:
     except BrokenPipeError:  # whoever was reading has left: there is nobody to tell
         return Failure(3, "", "")
     except (UsageError, RefusedError) as error:
-        return Failure(2, error.code, str(error))
+        return Failure(2, error.code, str(error), keys=getattr(error, "keys", ()))
     except UnicodeEncodeError as error:
         name = printable(error.object)
         return Failure(2, "name-encoding", f"{name}: the locale's encoding for file names, {error.encoding}, lacks it")
@@ -114,7 +114,8 @@ def _report(failure: Failure, as_json: bool) -> None:
             print(f"{failure.traceback}ltx2c: error: {failure.message}", file=sys.stderr, flush=True)
     with contextlib.suppress(OSError):
         if as_json and failure.message:
-            print(json.dumps({"error": {"code": failure.code, "message": failure.message}}), flush=True)
+            keys = {"keys": failure.keys} if failure.keys else {}
+            print(json.dumps({"error": {"code": failure.code, "message": failure.message, **keys}}), flush=True)
 
 
 def _settle(stream: TextIO) -> None:

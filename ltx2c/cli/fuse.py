@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be done and write nothing")
     parser.add_argument("--force", action="store_true", help="replace OUT if it exists")
     options.add_unmatched(parser)
+    options.add_strength_options(parser)
     parser.add_argument(
         "--allow-nonfinite",
         action="store_true",
@@ -60,6 +61,8 @@ def run(args: argparse.Namespace) -> Result:
         "nvfp4_scales": args.nvfp4_scales,
         "threads": args.threads,
         "unmatched": args.unmatched,
+        "alpha": args.alpha,
+        "block_weights": args.block_weights,
         "force": args.force,
         "max_shard_bytes": args.max_shard_size,
         "sha256": args.sha256,

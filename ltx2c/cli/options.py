@@ -79,6 +79,47 @@ def output_path(text: str) -> str:
     return text
 
 
+def add_strength_options(parser: argparse.ArgumentParser) -> None:
+    """``--alpha`` and ``--block-weights``: what makes of the strengths what is fused."""
+    parser.add_argument(
+        "--alpha",
+        choices=("stated", "ignore", "file"),
+        default="stated",
+        help="stated (the default): .alpha tensors and PEFT's configuration count; ignore: strengths alone; file: also "
+        "an alpha in other metadata",
+    )
+    parser.add_argument(
+        "--block-weights",
+        type=_block_weights,
+        action="extend",
+        default=[],
+        metavar="PATTERN=FACTOR",
+        help="multiply the strength by FACTOR in modules of BASE whose names the glob PATTERN fits; repeatable, "
+        "factors multiply; or a file of such lines",
+    )
+
+
+def _block_weights(text: str) -> list[tuple[str, float]]:
+    """One ``pattern=factor``, or the lines of a file; in it, empty lines and those that begin with # do not count."""
+    if "=" in text:
+        return [_block_weight(text)]
+    try:
+        lines = Path(text).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(
+            f"'{printable(text)}' is neither PATTERN=FACTOR nor a file of them: {printable(error)}"
+        ) from None
+    return [_block_weight(line) for line in map(str.strip, lines) if line and not line.startswith("#")]
+
+
+def _block_weight(text: str) -> tuple[str, float]:
+    pattern, _, factor = text.rpartition("=")
+    try:
+        return pattern.strip(), float(factor)  # whether it is finite, the plan says
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{printable(text)}' is no PATTERN=FACTOR such as 'blocks.0.*=0.5'") from None
+
+
 def byte_size(text: str) -> int:
     """A size such as ``5GB``, ``500MB``, ``2GiB`` or a plain number of bytes."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([KMGT]?)(i?)B?", text.strip(), re.IGNORECASE)

@@ -17,9 +17,13 @@ class Result:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no result: the exit code, the error's code for programs and line for persons, a bug's traceback."""
+    """Why there is no result: the exit code, the error's code for programs and line for persons, a bug's traceback.
+
+    ``keys``: all that the line is about, where it names only the first.
+    """
 
     exit_code: int
     code: str
     message: str
     traceback: str = ""
+    keys: tuple[str, ...] = ()

@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_arithmetic(parser)
     options.add_threads(parser)
     options.add_unmatched(parser)
+    options.add_strength_options(parser)
     parser.add_argument(
         "--sample", type=float, default=1.0, metavar="F", help="compare this share of every tensor's rows (default: 1)"
     )
@@ -44,6 +45,8 @@ def run(args: argparse.Namespace) -> Result:
             nvfp4_scales=args.nvfp4_scales,
             threads=args.threads,
             unmatched=args.unmatched,
+            alpha=args.alpha,
+            block_weights=args.block_weights,
             sample=args.sample,
             progress=report,
         )

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from ltx2c.arithmetic import KERNEL_ARITHMETICS, Arithmetic
 from ltx2c.dtypes import DTYPES
+from ltx2c.engines.rows import Rows, fuse_rows
 from ltx2c.engines.weights import WeightInWork, row_bytes
 from ltx2c.files import StoredTensor
 from ltx2c.files.buffers import allocate
-from ltx2c.fusion import Job, fuse_jobs
 from ltx2c.layouts import Encoded
 
 Array = npt.NDArray[Any]
@@ -80,11 +80,11 @@ class Fuser:
             self._workers.put(worker)
 
     def _fuse_in_place(self, parts: Sequence[Part], worker: _Worker) -> Fused:
-        jobs = []
+        rows = []
         for part in parts:
             values = _stored_rows(part)
-            jobs.append(Job(values, part.weight.terms(_rows(part, len(values))), values, self._arithmetic))
-        counts = fuse_jobs(jobs, threads=worker.threads)
+            rows.append(Rows(values, _rows(part, len(values)).start, part.weight.loaded))
+        counts = fuse_rows(rows, worker.threads, self._arithmetic)
         nonfinite: Counter[str] = Counter()
         for part, count in zip(parts, counts, strict=True):
             nonfinite[part.tensor.key] += count
@@ -95,7 +95,7 @@ class Fuser:
         layout, columns = weight.stored.layout, weight.stored.shape[1]
         working = layout.working(self._arithmetic.name)
         granules = max(1, WORKING_BYTES // (layout.granule_rows * columns * working.dtype.itemsize))
-        step = granules * layout.granule_rows
+        step = len(codes) if weight.whole else granules * layout.granule_rows
         values = worker.working((len(codes) if layout.whole else min(step, len(codes)), columns), working.dtype)
         rows = _rows(part, len(codes))
         encoded = Encoded()
@@ -104,9 +104,8 @@ class Fuser:
             of_weight = slice(rows.start + some.start, rows.start + some.stop)
             decoded = values[some] if layout.whole else values[: some.stop - some.start]
             layout.decode(codes[some], weight.companions, of_weight, decoded, worker.threads)
-            terms = weight.terms(of_weight)
-            job = Job(decoded, terms, decoded, KERNEL_ARITHMETICS[working.arithmetic])
-            fuse_jobs([job], threads=worker.threads)
+            part_of = Rows(decoded, of_weight.start, weight.loaded)
+            fuse_rows([part_of], worker.threads, KERNEL_ARITHMETICS[working.arithmetic])
             if not layout.whole:
                 encoded += layout.encode(decoded, codes[some], weight.companions, of_weight, worker.threads)
         if layout.whole:
@@ -131,7 +130,7 @@ class _Worker:
 def _stored_rows(part: Part) -> Array:
     dtype = DTYPES[part.tensor.dtype].numpy
     assert dtype is not None
-    return part.memory.view(dtype).reshape(-1, part.tensor.shape[1])
+    return part.memory.view(dtype).reshape(len(part.memory) // row_bytes(part.tensor), -1)
 
 
 def _rows(part: Part, count: int) -> slice:

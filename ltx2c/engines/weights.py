@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-from ltx2c.adapters.deltas import KernelTerm, LoadedDelta
+from ltx2c.adapters.deltas import LoadedDelta
 from ltx2c.arithmetic import Arithmetic
+from ltx2c.engines.rows import Loaded
 from ltx2c.files import StoredTensor
 from ltx2c.layouts import StoredWeight
 from ltx2c.plan import Deltas, Fusions
@@ -40,19 +41,25 @@ class WeightInWork:
         self._beside = beside
         self._left = nbytes
         self._loading = threading.Lock()
-        self._loaded: list[tuple[LoadedDelta, float]] | None = None
+        self._loaded: list[Loaded] | None = None
 
     def load(self) -> None:
         """Read companions and deltas, unless that was done. Raises as ``StoredTensor.read`` does."""
         with self._loading:
             if self._loaded is None:
                 self.companions = {role: tensor.read() for role, tensor in self._beside.items()}
-                self._loaded = [(self._load(one.delta), one.effective_strength) for one in self._deltas]
+                self._loaded = [Loaded(self._load(one.delta), one) for one in self._deltas]
 
-    def terms(self, rows: slice) -> list[KernelTerm]:
-        """What the kernels fuse into some rows; ``load`` comes first."""
+    @property
+    def loaded(self) -> list[Loaded]:
+        """What is fused into it; ``load`` comes first."""
         assert self._loaded is not None
-        return [term for delta, strength in self._loaded for term in delta.terms(strength, rows)]
+        return self._loaded
+
+    @property
+    def whole(self) -> bool:
+        """Whether all rows must be fused at once, because of what is fused into them."""
+        return any(one.whole for one in self._deltas)
 
     def is_complete_with(self, nbytes: int) -> bool:
         """Note that so many more bytes have been fused; whether those were the last."""
@@ -90,7 +97,8 @@ class Work:
     def unit_bytes(self, key: str) -> int:
         """Bytes of what must stay together of a weight that is fused: its rows, a granule's rows, or all of it."""
         tensor, layout = self.tensors[key], self.weights[key].layout
-        return tensor.nbytes if layout.whole else row_bytes(tensor) * layout.granule_rows
+        whole = layout.whole or any(one.whole for one in self.fusions[key])
+        return tensor.nbytes if whole else row_bytes(tensor) * layout.granule_rows
 
     def delta_bytes(self, key: str) -> int:
         """Bytes that are read to fuse a weight, beside its own."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ltx2c.adapters import Adapter, Delta
 from ltx2c.adapters.deltas import LoadedDelta
+from ltx2c.adapters.scaling import AlphaMode
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint, TensorFile
 from ltx2c.plan.plan import Plan
@@ -87,8 +88,12 @@ class Sources:
 
 
 @contextlib.contextmanager
-def opened(base: BaseArgument, adapters: Sequence[AdapterArgument]) -> Iterator[tuple[Sources, list[float]]]:
+def opened(
+    base: BaseArgument, adapters: Sequence[AdapterArgument], *, alpha: AlphaMode = "stated"
+) -> Iterator[tuple[Sources, list[float]]]:
     """Open what was given as a path, and close it at the end of the block; the adapters' strengths beside it.
+
+    ``alpha`` is of adapters that are opened here, as for ``Adapter.open``.
 
     Raises:
         OSError: as the system raised it.
@@ -100,7 +105,10 @@ def opened(base: BaseArgument, adapters: Sequence[AdapterArgument]) -> Iterator[
         yield (
             Sources(
                 checkpoint,
-                [one if isinstance(one, Adapter) else files.enter_context(Adapter.open(one)) for one, _ in given],
+                [
+                    one if isinstance(one, Adapter) else files.enter_context(Adapter.open(one, alpha=alpha))
+                    for one, _ in given
+                ],
             ),
             [strength for _, strength in given],
         )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ltx2c.adapters.scaling import AlphaMode
 from ltx2c.arithmetic import LTX
+from ltx2c.plan.block_weights import BlockWeights, Factors
 from ltx2c.plan.match import OnUnmatched
 
 
@@ -16,7 +18,14 @@ class Options:
     arithmetic: str = LTX.name
     unmatched: OnUnmatched = "error"
     nvfp4_scales: str | None = None
+    alpha: AlphaMode = "stated"
+    block_weights: BlockWeights = ()
 
     def given(self) -> dict[str, Any]:
         """Those, beside the arithmetic, that change a result's bytes and were given: for its metadata."""
-        return {"nvfp4_scales": self.nvfp4_scales} if self.nvfp4_scales is not None else {}
+        given: dict[str, Any] = {}
+        if self.nvfp4_scales is not None:
+            given["nvfp4_scales"] = self.nvfp4_scales
+        if self.alpha != "stated":
+            given["alpha"] = self.alpha
+        return given | Factors(self.block_weights).options

@@ -22,10 +22,42 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class AppliedDelta:
-    """One delta at its effective strength, a float32 number."""
+    """One delta as it enters one weight.
+
+    Attributes:
+        delta: which.
+        effective_strength: a float32 number.
+        rows: ``(begin, end)`` of the delta's rows, where a fused projection's are shared out; None for all.
+        at: the weight's row that the first of them enters.
+        step: where DoRA's whole step is scaled (LyCORIS'), by how much.
+        whole: whether all rows of the weight are needed at once: DoRA by columns.
+    """
 
     delta: DeltaRef
     effective_strength: float
+    rows: tuple[int, int] | None = None
+    at: int = 0
+    step: float | None = None
+    whole: bool = False
+
+    def as_json(self, adapter: int) -> dict[str, Any]:
+        """In JSON's own types; ``adapter`` is its number."""
+        placed = {"rows": self.rows, "at": self.at, "step": self.step, "whole": self.whole}
+        plain = {name: value for name, value in placed.items() if value not in (None, False) or name == "step"}
+        return {**vars(self.delta), "adapter": adapter, "strength": self.effective_strength, **plain}
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any], source: Source) -> AppliedDelta:
+        """What ``as_json`` gave."""
+        rows, step = entry.get("rows"), entry.get("step")
+        return cls(
+            DeltaRef(source, entry["key"], entry["macs"], entry["nbytes"]),
+            float(entry["strength"]),
+            None if rows is None else (int(rows[0]), int(rows[1])),
+            int(entry.get("at", 0)),
+            None if step is None else float(step),
+            bool(entry.get("whole", False)),
+        )
 
 
 Deltas = tuple[AppliedDelta, ...]
@@ -93,10 +125,7 @@ class Plan:
                 "base": self.base.as_json(),
                 "adapters": [{**vars(one), "source": one.source.as_json()} for one in self.adapters],
                 "fusions": {
-                    key: [
-                        {**vars(one.delta), "adapter": number[one.delta.adapter], "strength": one.effective_strength}
-                        for one in deltas
-                    ]
+                    key: [one.as_json(number[one.delta.adapter]) for one in deltas]
                     for key, deltas in self.fusions.items()
                 },
                 "weights": {key: _stored_as_json(stored) for key, stored in self.weights.items()},
@@ -136,13 +165,7 @@ class Plan:
             PlannedAdapter(**{**entry, "source": Source.from_json(entry["source"])}) for entry in document["adapters"]
         ]
         fusions = {
-            key: tuple(
-                AppliedDelta(
-                    DeltaRef(adapters[one["adapter"]].source, one["key"], one["macs"], one["nbytes"]),
-                    float(one["strength"]),
-                )
-                for one in deltas
-            )
+            key: tuple(AppliedDelta.from_json(one, adapters[one["adapter"]].source) for one in deltas)
             for key, deltas in document["fusions"].items()
         }
         return cls(

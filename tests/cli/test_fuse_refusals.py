@@ -86,7 +86,7 @@ REFUSALS: dict[str, tuple[Callable[[Case], object], list[str]]] = {
     "two A": (lambda c: c.adapter({**ADAPTER, "m.q.lora_A.weight": ADAPTER[A]}), ["m.q", "two A"]),
     "delta shape": (lambda c: c.adapter(pair("m.q", 6, 2, 4)), ["[6, 4]", "[6, 5]", "m.q.lora_A", "m.q.weight"]),
     "rank": (lambda c: c.adapter({A: weight(3, 5), B: weight(6, 2)}), ["[3, 5]", "[6, 2]"]),
-    "factor not 2-D": (lambda c: c.adapter({A: weight(2, 5, 1), **BAD_A}), [A, "[2, 5, 1]", "BF16"]),
+    "factor not 2-D": (lambda c: c.adapter({A: weight(5), **BAD_A}), [A, "[5]", "BF16"]),
     "factor empty": (lambda c: c.adapter({A: weight(0, 5), B: weight(6, 0)}), [A, "[0, 5]"]),
     "factor of integers": (lambda c: c.adapter({A: ("I64", [2, 5]), **BAD_A}), [A, "I64"]),
     "weight of a dtype without a rule": (

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from tensor_files import pair, weight, write
 
+from ltx2c import Checkpoint
 from ltx2c.cli import main
 
 E2E = Path(__file__).parents[1] / "data" / "e2e"
@@ -40,7 +42,7 @@ def test_an_adapter_against_its_base(capsys: pytest.CaptureFixture[str]) -> None
     assert (facts["pairs"], facts["alphas"], facts["ranks"]) == (16, {"none": 16}, {"4": 13, "2": 3})
     assert facts["reference_downscale_factor"] == 2
     assert facts["against"]["matched"] == 15
-    (unmatched,) = facts["against"]["unmatched"]
+    unmatched, _ = facts["against"]["unmatched"]
     assert unmatched["key"] == "diffusion_model.not_there.lora_A.weight"
     assert unmatched["nearest"].endswith(".weight")
     assert "not_there" in facts["against"]["refusal"]
@@ -55,11 +57,11 @@ def test_an_adapter_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_key_that_is_not_read_is_unmatched_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     factors = load_file(E2E / "adapter0.safetensors")
-    save_file(factors | {"lora_unet_x.lora_down.weight": np.zeros((2, 3), np.float32)}, tmp_path / "odd.safetensors")
+    save_file(factors | {"lora_te_x.something": np.zeros((2, 3), np.float32)}, tmp_path / "odd.safetensors")
 
     match = inspect(capsys, tmp_path / "odd.safetensors", "--against", E2E / "base.safetensors")["against"]
-    assert [entry["key"] for entry in match["unmatched"]] == ["lora_unet_x.lora_down.weight"]
-    assert "lora_unet_x" in match["refusal"] and match["unmatched"][0]["nearest"]
+    assert [entry["key"] for entry in match["unmatched"]] == ["lora_te_x.something"]
+    assert "lora_te_x" in match["refusal"] and match["unmatched"][0]["nearest"]
 
 
 def test_only_the_first_dozen_of_a_foreign_adapter_are_given_a_nearest_name(
@@ -73,16 +75,24 @@ def test_only_the_first_dozen_of_a_foreign_adapter_are_given_a_nearest_name(
 
     match = inspect(capsys, tmp_path / "foreign.safetensors", "--against", E2E / "base.safetensors")["against"]
     assert match["matched"] == 0
-    assert [entry["nearest"] is None for entry in match["unmatched"]] == [False] * 12 + [True] * 3
+    assert [entry["nearest"] is None for entry in match["unmatched"]] == [False] * 12 + [True] * 18
 
 
 def test_a_person_reads_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(E2E / "adapter1.safetensors"), "--against", str(E2E / "base.safetensors")]) == 0
     text = capsys.readouterr().out
 
-    for fact in ("an adapter of 16 pairs", "4 x 13, 2 x 3", "none x 16", "downscale 2", "15 of 16", "would be refused"):
+    for fact in (
+        "an adapter of 16 deltas",
+        "4 x 13, 2 x 3",
+        "none x 16",
+        "downscale 2",
+        "15 of 16",
+        "would be refused",
+    ):
         assert fact in text
     assert "more (--json has them all)" in text
+    assert "writer    Lightricks' trainer" in text and "its names are LTX-2's" in text
 
 
 def test_factors_that_make_no_adapter_are_described_with_the_reason(
@@ -109,3 +119,69 @@ def test_a_hostile_name_cannot_drive_the_terminal(tmp_path: Path, capsys: pytest
     assert main(["inspect", str(hostile)]) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out and "\\x1b" in out
+
+
+def test_every_delta_with_its_effective_strength(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    factors = {
+        "lycoris_x.hada_w1_a": weight(4, 2),
+        "lycoris_x.hada_w1_b": weight(2, 4),
+        "lycoris_x.hada_w2_a": weight(4, 2),
+        "lycoris_x.hada_w2_b": weight(2, 4),
+        "lycoris_x.alpha": np.full((), 1, np.float32),
+        "lycoris_y.lora_down.weight": weight(2, 4),
+        "lycoris_y.lora_up.weight": weight(4, 2),
+        "lycoris_y.dora_scale": weight(4, 1),
+    }
+    facts = inspect(capsys, write(tmp_path / "l.safetensors", factors))
+    assert (facts["writer"], facts["kinds"]) == ("LyCORIS", {"loha": 1, "lora+dora": 1})
+    assert [(one["module"], one["alpha"], one["effective_strength"]) for one in facts["deltas"]] == [
+        ("x", 1.0, 0.5),
+        ("y", None, 1.0),
+    ]
+
+
+class TestNorms:
+    @pytest.fixture
+    def files(self, tmp_path: Path) -> tuple[Path, Path]:
+        names = [f"transformer_blocks.{block}.attn1.to_{part}" for block in range(3) for part in "qk"]
+        base = {f"{name}.weight": weight(40, 30, seed=n) for n, name in enumerate([*names, "proj_out"])}
+        lora = {key: value for name in [*names, "proj_out"] for key, value in pair(name, 40, 4, 30).items()}
+        lora["transformer_blocks.1.attn1.to_q.diff"] = weight(40, 30, seed=50)
+        del lora["transformer_blocks.1.attn1.to_q.lora_A.weight"], lora["transformer_blocks.1.attn1.to_q.lora_B.weight"]
+        return write(tmp_path / "lora.safetensors", lora), write(tmp_path / "base.safetensors", base)
+
+    def test_are_the_deltas_over_the_weights(
+        self, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        lora, base = files
+        facts = inspect(capsys, lora, "--against", base, "--norms")
+        factors, weights = load_file_bf16(lora), load_file_bf16(base)
+        assert [norm["key"] for norm in facts["norms"]] == list(weights)
+        for norm in facts["norms"]:
+            name = norm["key"].removesuffix(".weight")
+            delta = factors.get(f"{name}.diff")
+            if delta is None:
+                delta = factors[f"{name}.lora_B.weight"] @ factors[f"{name}.lora_A.weight"]
+            expected = np.linalg.norm(delta) / np.linalg.norm(weights[norm["key"]])
+            assert norm["relative"] == pytest.approx(expected, rel=1e-4)
+
+    def test_are_read_by_a_person(self, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["inspect", str(files[0]), "--against", str(files[1]), "--norms"]) == 0
+        text = capsys.readouterr().out
+        assert "transformer_blocks.*.attn1.to_q.weight" in text and "by block" in text and "proj_out" in text
+
+    def test_need_a_base(self, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["inspect", str(files[0]), "--norms"]) == 2
+        assert "a base" in capsys.readouterr().err
+
+    def test_are_drawn(self, files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        pytest.importorskip("matplotlib", reason="the extra 'plot' is not installed")
+        picture = tmp_path / "norms.png"
+        assert main(["inspect", str(files[0]), "--against", str(files[1]), "--plot", str(picture)]) == 0
+        assert picture.read_bytes().startswith(b"\x89PNG")
+        assert main(["inspect", str(files[0]), "--against", str(files[1]), "--plot", str(tmp_path / "x.odd")]) == 2
+
+
+def load_file_bf16(path: Path) -> dict[str, np.ndarray]:
+    with Checkpoint.open(path) as checkpoint:
+        return {key: tensor.read().astype(np.float32) for key, tensor in checkpoint.tensors.items()}

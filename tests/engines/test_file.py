@@ -18,7 +18,7 @@ import ltx2c
 from ltx2c import cli, kernels
 from ltx2c.dtypes import DTYPES
 from ltx2c.engines import file as engine
-from ltx2c.engines import fuser
+from ltx2c.engines import rows
 from ltx2c.errors import RefusedError
 from ltx2c.files import Checkpoint, TensorFile
 from ltx2c.files.folder import Folder
@@ -351,13 +351,13 @@ def test_a_replaced_folder_that_cannot_be_removed_is_a_note(tmp_path: Path, monk
 
 def test_blocks_are_fused_with_all_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     used: set[int] = set()
-    fuse_jobs = fuser.fuse_jobs
+    fuse_jobs = rows.fuse_jobs
 
     def watched(jobs, *, threads: int) -> list[int]:
         used.add(threads)
         return fuse_jobs(jobs, threads=threads)
 
-    monkeypatch.setattr(fuser, "fuse_jobs", watched)
+    monkeypatch.setattr(rows, "fuse_jobs", watched)
     monkeypatch.setattr(engine, "BLOCK_BYTES", 4096)
     base, adapters, _ = small_model(tmp_path)
     ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out", threads=5)

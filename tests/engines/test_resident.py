@@ -323,7 +323,7 @@ class TestRefusals:
             ResidentCheckpoint.open(base_in(own), recipe)
         with ResidentCheckpoint.open(base_in(own), recipe, unmatched="warn") as resident:
             assert resident.loaded.fused == 1
-            assert [one.key for one in resident.unmatched] == ["nowhere.lora_A.weight"]
+            assert [one.key for one in resident.unmatched] == ["nowhere.lora_A.weight", "nowhere.lora_B.weight"]
 
     def test_nothing_stays_open_after_a_refusal(self, own: Path) -> None:
         write(own / "u.safetensors", {"x.lora_A.weight": weight(2, 17), "x.lora_B.weight": weight(24, 2)})

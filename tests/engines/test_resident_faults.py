@@ -20,7 +20,7 @@ from refusals import refused
 from tensor_files import pair, weight, write
 
 from ltx2c import Recipe, ResidentCheckpoint
-from ltx2c.engines import arena, fill, fuser, residency
+from ltx2c.engines import arena, fill, residency, rows
 from ltx2c.engines import resident as resident_module
 from ltx2c.errors import RefusedError
 from ltx2c.files import TensorFile
@@ -74,7 +74,7 @@ def fail_reading(monkeypatch: pytest.MonkeyPatch, at: int) -> type[BaseException
 
 
 def fail_fusing(monkeypatch: pytest.MonkeyPatch, at: int) -> type[BaseException]:
-    monkeypatch.setattr(fuser, "fuse_jobs", Failing(fuser.fuse_jobs, KeyboardInterrupt(), at))
+    monkeypatch.setattr(rows, "fuse_jobs", Failing(rows.fuse_jobs, KeyboardInterrupt(), at))
     return KeyboardInterrupt
 
 

@@ -122,9 +122,10 @@ class TestUnmatched:
         one = adapter("one", "blocks.0.to_k", "blocks.0.to_qq")
         with refused(
             "unmatched-key",
-            "one.safetensors: diffusion_model.blocks.0.to_qq.lora_A.weight",
+            "one.safetensors: diffusion_model.blocks.0.to_qq.lora_A.weight, ",
+            "to_qq.lora_B.weight (2 keys)",
             f"nearest is {PREFIX}blocks.0.to_q.weight",
-            "1 of 2 pairs matched",
+            "1 of 2 deltas matched",
         ):
             plan_fuse(base, [(one, 1)])
 
@@ -132,8 +133,9 @@ class TestUnmatched:
         one = adapter("one", "blocks.0.to_k", "blocks.0.to_qq")
         plan = plan_fuse(base, [(one, 1)], unmatched="warn")
         assert list(plan.fusions) == [f"{PREFIX}blocks.0.to_k.weight"]
-        (left_out,) = plan.unmatched
-        assert (left_out.adapter, left_out.key) == (one.path, "diffusion_model.blocks.0.to_qq.lora_A.weight")
+        assert [(left.adapter, left.key) for left in plan.unmatched] == [
+            (one.path, f"diffusion_model.blocks.0.to_qq.lora_{side}.weight") for side in "AB"
+        ]
         assert fused(plan) == (1,)
 
     @pytest.mark.parametrize("unmatched", ["Error", "ignore", "", None, True, ["warn"]])
@@ -142,16 +144,16 @@ class TestUnmatched:
             plan_fuse(base, [(adapter("a", "blocks.0.to_q", "nowhere"), 1.0)], unmatched=unmatched)
 
     def test_a_key_of_a_kind_that_is_not_read_is_no_different(self, base: Checkpoint, adapter: Make) -> None:
-        key = "lora_te_text.lora_down.weight"
+        key = "lora_te_text.something"
         one = adapter("one", "blocks.0.to_k", **{key: weight(4)})
-        with refused("unmatched-key", f"one.safetensors: {key}", "kohya", "nearest is", "1 of 1 pairs matched"):
+        with refused("unmatched-key", f"one.safetensors: {key}", "text encoder", "nearest is", "1 of 1 deltas matched"):
             plan_fuse(base, [(one, 1)])
         assert [left_out.key for left_out in plan_fuse(base, [(one, 1)], unmatched="warn").unmatched] == [key]
 
     @pytest.mark.parametrize("unmatched", ["error", "warn"])
     def test_no_match_at_all_is_no_adapter_for_this_base(self, base: Checkpoint, adapter: Make, unmatched: str) -> None:
         one = adapter("one", "elsewhere.0")
-        with refused("no-pair-matches", "one.safetensors", "not an adapter for", "base.safetensors", "0 of 1 pairs"):
+        with refused("no-pair-matches", "one.safetensors", "not an adapter for", "base.safetensors", "0 of 1 deltas"):
             plan_fuse(base, [(one, 1)], unmatched=unmatched)
 
     def test_against_an_empty_base(self, tmp_path: Path, adapter: Make) -> None:
@@ -194,7 +196,7 @@ def test_delta_of_another_shape(base: Checkpoint, tmp_path: Path) -> None:
         plan_fuse(base, [(one, 1)])
 
 
-@pytest.mark.parametrize("shape", [[30], [6, 5, 1], [1, 6, 5]])
+@pytest.mark.parametrize("shape", [[30], [5, 6, 1], [1, 6, 5]])
 def test_a_weight_that_is_not_a_matrix(tmp_path: Path, adapter: Make, shape: list[int]) -> None:
     with (
         Checkpoint.open(write(tmp_path / "b.safetensors", {"x.weight": ("BF16", shape)})) as odd,
@@ -239,8 +241,8 @@ def test_a_module_that_the_base_holds_twice(tmp_path: Path, adapter: Make) -> No
 
 
 def test_two_modules_for_one_weight(base: Checkpoint, adapter: Make) -> None:
-    one = adapter("one", "blocks.0.to_k", f"{PREFIX}blocks.0.to_k")
-    with refused("doubled-factor", "one.safetensors", f"{PREFIX}blocks.0.to_k.weight", f" diffusion_model.{PREFIX}"):
+    one = adapter("one", "blocks.0.to_k", **pair("lora_unet_blocks_0_to_k", 6, 2, 5))
+    with refused("doubled-factor", "one.safetensors", f"{PREFIX}blocks.0.to_k.weight", "lora_unet_blocks_0_to_k"):
         plan_fuse(base, [(one, 1)])
 
 
@@ -331,12 +333,14 @@ class TestEndToEnd:
             one.close()
 
     def test_is_refused_for_the_key_with_no_home(self, e2e: tuple) -> None:
-        with refused("unmatched-key", "adapter1.safetensors", "diffusion_model.not_there.lora_A.weight", "of 16 pairs"):
+        with refused(
+            "unmatched-key", "adapter1.safetensors", "diffusion_model.not_there.lora_A.weight", "of 16 deltas"
+        ):
             plan_fuse(*e2e)
 
     def test_warn_plans_what_upstream_fused(self, e2e: tuple) -> None:
         plan = plan_fuse(*e2e, unmatched="warn")
-        assert [one.key for one in plan.unmatched] == ["diffusion_model.not_there.lora_A.weight"]
+        assert [one.key for one in plan.unmatched] == [f"diffusion_model.not_there.lora_{side}.weight" for side in "AB"]
         assert fused(plan) == (38, 15, 5)
         assert len(plan.fusions) == 38
         ff = plan.fusions[f"{PREFIX}transformer_blocks.1.ff.net.2.weight"]

@@ -1,137 +1,108 @@
-"""LoRA: a low-rank delta ``B @ A``, kept as its two factors, with the strength that alpha gives it."""
+"""LoRA: a low-rank delta ``B @ A``, kept as its two factors. On convolutions LoCon, perhaps with a Tucker core."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from ltx2c.adapters.deltas.delta import Array, KernelTerm, rounded_strength
-from ltx2c.adapters.keys import Role
+from ltx2c.adapters.deltas.delta import Array, Delta, KernelTerm, check_factor, check_rank, matrix
+from ltx2c.adapters.deltas.product import folded
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import StoredTensor
 
-FACTOR_DTYPES = ("BF16", "F16", "F32")
-ALPHA_DTYPES = ("BF16", "F16", "F32", "F64", "I32", "I64")
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LowRank(Delta):
+    """The pair of factors of one module's delta ``B @ A``.
 
-@dataclass(frozen=True, eq=False)
-class LowRank:
-    """The pair of factors of one module's delta ``B @ A``, unread.
+    LoRA: Hu et al. 2021, arXiv:2106.09685. On a convolution (LoCon, kohya's and LyCORIS') A is a convolution with the
+    weight's kernel and B one of 1x1: the delta is the same product of the flattened factors. With ``lora_mid``, both
+    are 1x1 and the core has the kernel: A is then the core with A folded in (``product.folded``), stored as F32.
 
     Attributes:
-        module: the module's name as the adapter spells it, namespace removed.
-        a: ``A [rank, in]``, bfloat16, float16 or float32.
-        b: ``B [out, rank]``, likewise.
-        alpha: the value of the pair's ``.alpha`` tensor, finite; None where the file holds none.
-        adapter: the file or folder the pair comes from.
+        a: ``A [rank, in, ...]``, bfloat16, float16 or float32.
+        b: ``B [out, rank, 1, ...]``, likewise.
+        mid: the core ``[rank, rank, ...]``, or None.
+        transposed: fan_in_fan_out: the weight is stored ``[in, out]``, and takes ``A^T @ B^T``.
     """
 
-    module: str
-    a: StoredTensor
-    b: StoredTensor
-    alpha: float | None
-    adapter: Path = field(repr=False)
+    a: StoredTensor = field(repr=False)
+    b: StoredTensor = field(repr=False)
+    mid: StoredTensor | None = field(default=None, repr=False)
+    transposed: bool = False
 
-    kind = "lora"
-    target = "weight"
+    @property
+    def kind(self) -> str:
+        """``lora``, on a convolution ``locon``."""
+        return "locon" if len(self.shape) > 2 else "lora"
 
     @property
     def rank(self) -> int:
         """The inner dimension of this pair, which may differ from its neighbours'."""
-        return self.a.shape[0]
+        return self.b.shape[1]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """``(out, in)`` of the delta, and of the only weights it fits."""
-        return self.b.shape[0], self.a.shape[1]
+        """``(out, in, ...)``."""
+        if self.transposed:
+            return self.a.shape[1], self.b.shape[0]
+        kernel = self.a.shape[2:] if self.mid is None else self.mid.shape[2:]
+        return self.b.shape[0], self.a.shape[1], *kernel
 
     @property
     def tensors(self) -> tuple[StoredTensor, ...]:
-        """A, then B."""
-        return self.a, self.b
+        """A, B, and the core."""
+        return (self.a, self.b) if self.mid is None else (self.a, self.b, self.mid)
 
     @property
     def macs(self) -> int:
-        """Multiply-adds to fuse this pair."""
-        return self.b.shape[0] * self.rank * self.a.shape[1]
+        """Of the product, and of folding the core."""
+        core = 0 if self.mid is None else math.prod(self.mid.shape) * self.a.shape[1]
+        return math.prod(self.shape) * self.rank + core
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of both factors as stored."""
-        return self.a.nbytes + self.b.nbytes
-
-    def effective_strength(self, strength: float) -> float:
-        """``strength``, times alpha / rank where the file holds an alpha. As ``Delta.effective_strength``."""
-        return rounded_strength(strength if self.alpha is None else strength * self.alpha / self.rank)
-
-    def strength_reason(self, strength: float) -> str:
-        """As ``Delta.strength_reason``."""
-        return f"strength {strength} times alpha {self.alpha} over rank {self.rank}"
-
-    def load(self) -> LoadedPair:
-        """Read both factors as stored, into fresh arrays. As ``Delta.load``."""
-        return LoadedPair(self.a.read(), self.b.read())
+    def read(self) -> LoadedPair:
+        """Read the factors as stored."""
+        a, b = matrix(self.a.read()), matrix(self.b.read())
+        if self.transposed:
+            return LoadedPair(b.T, a.T)
+        return LoadedPair(a, b, None if self.mid is None else self.mid.read())
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedPair:
-    """The factors of a pair, as stored."""
+    """The factors of a pair as matrices, and the core."""
 
     a: Array
     b: Array
+    mid: Array | None = None
 
-    def terms(self, effective_strength: float, rows: slice | None = None) -> Sequence[KernelTerm]:
-        """A whole and B's rows. As ``LoadedDelta.terms``."""
-        return [(self.a, self.b if rows is None else self.b[rows], effective_strength)]
+    def terms(
+        self, effective_strength: float, rows: slice | None = None, *, threads: int | None = 1
+    ) -> Sequence[KernelTerm]:
+        """A whole and B's rows. As ``Difference.terms``."""
+        a = self.a if self.mid is None else folded(self.mid, self.a, threads)
+        return [(a, self.b if rows is None else self.b[rows], effective_strength)]
 
 
-def pair_from(module: str, tensors: Mapping[Role, StoredTensor], adapter: Path) -> LowRank:
-    """The pair that one module's tensors make.
-
-    Raises:
-        RefusedError: a side is missing, a factor or alpha is of a shape, dtype or value that cannot be one, or the
-            ranks of A and B differ.
-    """
-    where = printable(adapter)
-    missing = [role for role in ("A", "B") if role not in tensors]
-    if missing:
-        held = ", ".join(printable(tensor.key) for tensor in tensors.values())
+def check_pair(a: StoredTensor, b: StoredTensor, mid: StoredTensor | None, where: str) -> None:
+    """Refuse (``bad-factor``, ``rank-mismatch``) what is no pair, or no core between its sides."""
+    check_factor(a, "A", where)
+    check_factor(b, "B", where)
+    if any(extent != 1 for extent in b.shape[2:]) or (mid is not None and any(extent != 1 for extent in a.shape[2:])):
+        wrong = b if any(extent != 1 for extent in b.shape[2:]) else a
         raise RefusedError(
-            f"{where}: module {printable(module)} has no {' and no '.join(missing)}, only {held}", code="missing-factor"
-        )
-    a, b = tensors["A"], tensors["B"]
-    _check_factor(a, "A", where)
-    _check_factor(b, "B", where)
-    if b.shape[1] != a.shape[0]:
-        raise RefusedError(
-            f"{where}: the rank differs: B {printable(b.key)} {list(b.shape)} has {b.shape[1]} columns, "
-            f"A {printable(a.key)} {list(a.shape)} has {a.shape[0]} rows",
-            code="rank-mismatch",
-        )
-    alpha = _read_alpha(tensors["alpha"], where) if "alpha" in tensors else None
-    return LowRank(module, a, b, alpha, adapter)
-
-
-def _check_factor(tensor: StoredTensor, side: str, where: str) -> None:
-    if len(tensor.shape) != 2 or 0 in tensor.shape or tensor.dtype not in FACTOR_DTYPES:
-        raise RefusedError(
-            f"{where}: {printable(tensor.key)} cannot be factor {side}: shape {list(tensor.shape)}, dtype "
-            f"{tensor.dtype}; a factor is 2-D, not empty, and {', '.join(FACTOR_DTYPES)}",
+            f"{where}: {printable(wrong.key)} {list(wrong.shape)} is a convolution of another kernel than 1",
             code="bad-factor",
         )
-
-
-def _read_alpha(tensor: StoredTensor, where: str) -> float:
-    """The one value of an ``.alpha`` tensor: part of what the adapter says about itself, so read at open."""
-    if math.prod(tensor.shape) != 1 or tensor.dtype not in ALPHA_DTYPES:
-        raise RefusedError(
-            f"{where}: {printable(tensor.key)} cannot be an alpha: shape {list(tensor.shape)}, dtype {tensor.dtype}; "
-            f"an alpha is one number, {', '.join(ALPHA_DTYPES)}",
-            code="bad-alpha",
-        )
-    value = float(tensor.read().reshape(()))
-    if not math.isfinite(value):
-        raise RefusedError(f"{where}: alpha {printable(tensor.key)} is {value}, not a finite number", code="bad-alpha")
-    return value
+    if mid is None:
+        if b.shape[1] != a.shape[0]:
+            raise RefusedError(
+                f"{where}: the rank differs: B {printable(b.key)} {list(b.shape)} has {b.shape[1]} columns, "
+                f"A {printable(a.key)} {list(a.shape)} has {a.shape[0]} rows",
+                code="rank-mismatch",
+            )
+        return
+    check_factor(mid, "mid", where, least=3)
+    check_rank(b, b.shape[1], mid, mid.shape[0], where)
+    check_rank(mid, mid.shape[1], a, a.shape[0], where)

@@ -1,0 +1,138 @@
+"""LoKr: the Kronecker product of two small matrices, each whole or itself a product."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ltx2c.adapters.deltas.delta import Delta, Float32Array, KernelTerm, check_factor, check_rank, matrix
+from ltx2c.adapters.deltas.product import folded, product
+from ltx2c.files import StoredTensor
+from ltx2c.terms import FullTerm
+
+
+class Side(NamedTuple):
+    """``w1`` or ``w2``: whole, or ``a [rows, rank] @ b [rank, columns]``; with a core ``[rank, rank, ...]`` between
+    them, ``a`` is ``[rank, rows]``, as LyCORIS stores it."""
+
+    whole: StoredTensor | None
+    a: StoredTensor | None
+    b: StoredTensor | None
+    core: StoredTensor | None
+
+    @property
+    def tensors(self) -> tuple[StoredTensor, ...]:
+        return tuple(tensor for tensor in self if tensor is not None)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        if self.whole is not None:
+            return self.whole.shape
+        assert self.a is not None and self.b is not None
+        if self.core is None:
+            return self.a.shape[0], self.b.shape[1]
+        return self.a.shape[1], self.b.shape[1], *self.core.shape[2:]
+
+    @property
+    def rank(self) -> int | None:
+        """None where it is whole."""
+        return None if self.b is None else self.b.shape[0]
+
+    @property
+    def macs(self) -> int:
+        core = 0 if self.core is None or self.b is None else math.prod(self.core.shape) * self.b.shape[1]
+        return math.prod(self.shape) * (self.rank or 0) + core
+
+    def load(self) -> Float32Array:
+        """``float32 [rows, the rest]``."""
+        if self.whole is not None:
+            return matrix(self.whole.read()).astype(np.float32)
+        assert self.a is not None and self.b is not None
+        a, b = matrix(self.a.read()), matrix(self.b.read())
+        if self.core is None:
+            return product(a, b, 1)
+        return product(np.ascontiguousarray(a.T), folded(self.core.read(), b, 1), 1)
+
+    def check(self, where: str) -> None:
+        """Refuse (``bad-factor``, ``rank-mismatch``) what is no such matrix."""
+        for tensor in self.tensors:
+            check_factor(tensor, "of LoKr", where)
+        if self.a is None or self.b is None:
+            return
+        if self.core is None:
+            check_rank(self.a, self.a.shape[1], self.b, self.b.shape[0], where)
+            return
+        check_factor(self.core, "core", where, least=3)
+        check_rank(self.a, self.a.shape[0], self.core, self.core.shape[0], where)
+        check_rank(self.core, self.core.shape[1], self.b, self.b.shape[0], where)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LoKr(Delta):
+    """``D = kron(w1, w2)``: ``D[p * rows2 + q, j * columns2 + r] = w1[p, j] * w2[q, r]``.
+
+    KronA: Edalati et al. 2022, arXiv:2212.10650; the names, the Tucker form (``lokr_t2``) and the strength are
+    LyCORIS' (Yeh et al. 2023, arXiv:2309.14859): alpha over the rank, and 1 where both sides are whole. PEFT divides
+    alpha by the configured rank in any case. A side that is a product is ``f32``'s, each element of D one product
+    rounded to float32; D enters as a full difference.
+    """
+
+    one: Side
+    two: Side
+
+    @property
+    def kind(self) -> str:
+        """``lokr``."""
+        return "lokr"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """``(out, in)``, where w2 is a convolution with its kernel."""
+        (rows1, columns1, *_), (rows2, columns2, *kernel) = self.one.shape, self.two.shape
+        return rows1 * rows2, columns1 * columns2, *kernel
+
+    @property
+    def tensors(self) -> tuple[StoredTensor, ...]:
+        """Of the first side, then of the second."""
+        return *self.one.tensors, *self.two.tensors
+
+    @property
+    def macs(self) -> int:
+        """Of the sides, and one per element of D."""
+        return self.one.macs + self.two.macs + math.prod(self.shape)
+
+    def read(self) -> LoadedLoKr:
+        """Read the factors and multiply out the sides, which are small."""
+        return LoadedLoKr(self.one.load(), self.two.load())
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedLoKr:
+    """Both sides as matrices."""
+
+    one: Float32Array
+    two: Float32Array
+
+    def terms(
+        self, effective_strength: float, rows: slice | None = None, *, threads: int | None = 1
+    ) -> Sequence[KernelTerm]:
+        """D's rows as a full difference. As ``Difference.terms``."""
+        (rows1, columns1), (rows2, columns2) = self.one.shape, self.two.shape
+        begin, end, _ = (rows or slice(None)).indices(rows1 * rows2)
+        out = np.empty((end - begin, columns1, columns2), np.float32)
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            at = begin
+            while at < end:  # the rows of D that one row of w1 gives
+                p, q = divmod(at, rows2)
+                until = min(end, (p + 1) * rows2)
+                np.multiply(
+                    self.one[p][None, :, None],
+                    self.two[q : q + until - at][:, None, :],
+                    out=out[at - begin : until - begin],
+                )
+                at = until
+        return [FullTerm(out.reshape(end - begin, -1), effective_strength)]
