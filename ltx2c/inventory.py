@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ltx2c.errors import RefusedError
 
@@ -22,6 +23,11 @@ MODEL_VERSION = "2.5.0"
 
 BASE_PREFIX = "model.diffusion_model."
 ADAPTER_PREFIX = "diffusion_model."
+
+Kind = Literal["lora", "loha", "lokr", "dora", "diff"]
+
+Parts = list[tuple[str, tuple[int, ...]]]
+"""What an adapter holds for one module: endings of keys, with their tensors' shapes."""
 
 
 def check_blocks(blocks: int) -> None:
@@ -51,15 +57,59 @@ def base_tensors(blocks: int = BLOCKS) -> Iterator[TensorSpec]:
                 yield TensorSpec(prefix + name, dtype, tuple(shape))
 
 
-def adapter_tensors(blocks: int = BLOCKS, rank: int = RANK) -> Iterator[TensorSpec]:
-    """The distilled LoRA's tensors for the same blocks: A and B of each pair, in the base's order."""
+def adapter_tensors(blocks: int = BLOCKS, rank: int = RANK, kind: Kind = "lora") -> Iterator[TensorSpec]:
+    """An adapter's tensors for the same blocks and the distilled LoRA's modules, in the base's order.
+
+    As ``kind`` says; ``"lora"``, A and B of each pair, is the distilled LoRA itself.
+    """
     for key, dtype, shape in base_tensors(blocks):
         if _is_target(key, shape):
-            out_features, in_features = shape
-            pair_rank = min(rank, in_features, out_features)
             module = ADAPTER_PREFIX + key.removeprefix(BASE_PREFIX).removesuffix(".weight")
-            yield TensorSpec(f"{module}.lora_A.weight", dtype, (pair_rank, in_features))
-            yield TensorSpec(f"{module}.lora_B.weight", dtype, (out_features, pair_rank))
+            out, into = shape
+            for name, extents in KIND_TENSORS[kind](out, into, rank):
+                yield TensorSpec(f"{module}.{name}", dtype, extents)
+
+
+def _lora(out: int, into: int, rank: int) -> Parts:
+    rank = min(rank, into, out)
+    return [("lora_A.weight", (rank, into)), ("lora_B.weight", (out, rank))]
+
+
+def _loha(out: int, into: int, rank: int) -> Parts:
+    rank = min(rank, into, out)
+    return [part for n in (1, 2) for part in ((f"hada_w{n}_a", (out, rank)), (f"hada_w{n}_b", (rank, into)))]
+
+
+def _lokr(out: int, into: int, rank: int) -> Parts:
+    """w1 nearly square in each extent, as LyCORIS factors them; w2 a product where that is smaller."""
+    (rows1, rows2), (columns1, columns2) = _nearest_factors(out), _nearest_factors(into)
+    w1 = ("lokr_w1", (rows1, columns1))
+    if 2 * rank >= max(rows2, columns2):
+        return [w1, ("lokr_w2", (rows2, columns2))]
+    return [w1, ("lokr_w2_a", (rows2, rank)), ("lokr_w2_b", (rank, columns2))]
+
+
+def _dora(out: int, into: int, rank: int) -> Parts:
+    return [*_lora(out, into, rank), ("dora_scale", (out, 1))]
+
+
+def _diff(out: int, into: int, rank: int) -> Parts:
+    return [("diff", (out, into))]
+
+
+KIND_TENSORS: dict[Kind, Callable[[int, int, int], Parts]] = {
+    "lora": _lora,
+    "loha": _loha,
+    "lokr": _lokr,
+    "dora": _dora,
+    "diff": _diff,
+}
+
+
+def _nearest_factors(extent: int) -> tuple[int, int]:
+    """Two factors of ``extent``, the smaller first, as close as they come."""
+    smaller = next(factor for factor in range(math.isqrt(extent), 0, -1) if extent % factor == 0)
+    return smaller, extent // smaller
 
 
 def config(blocks: int = BLOCKS) -> dict[str, dict[str, int]]:

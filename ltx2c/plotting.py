@@ -80,7 +80,7 @@ def _heat_map(
     axes.set_yticks(range(len(rows)), [_short(row) for row in rows], fontsize=7, family="monospace")
     step = max(1, len(columns) // 12)
     axes.set_xticks(range(0, len(columns), step), columns[::step], fontsize=7)
-    axes.set_xlabel("block", fontsize=8)
+    axes.set_xlabel("block; grey: not touched" if np.isnan(values).any() else "block", fontsize=8)
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
@@ -98,6 +98,7 @@ def _bars(axes: Any, norms: Sequence[DeltaNorm], top: float) -> None:
     axes.set_xlabel("outside the blocks, %", fontsize=8)
     axes.tick_params(axis="x", labelsize=7)
     axes.tick_params(axis="y", length=0)
+    axes.set_xlim(0, 105 * top)  # as far as the heat map's colours go
     axes.margins(y=0.01)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ltx2c import inventory
-from ltx2c.errors import RefusedError
+from ltx2c.errors import RefusedError, printable
 from ltx2c.files.buffers import new_buffer
 from ltx2c.files.destination import Destination
 from ltx2c.files.direct import OutputFile
@@ -72,6 +72,7 @@ def synth(
     *,
     blocks: int = inventory.BLOCKS,
     rank: int = inventory.RANK,
+    kind: inventory.Kind = "lora",
     seed: int = 0,
     force: bool = False,
     progress: OnProgress | None = None,
@@ -82,6 +83,7 @@ def synth(
         folder: where the two files go. They appear under their names only when both are complete.
         blocks: transformer blocks, 1 to 48; 48 is the real model (42 GB, and 9 GB for the adapter).
         rank: the adapter's rank, at least 1; where a layer's sides are smaller, the smaller side.
+        kind: of the adapter's deltas: ``"lora"``, ``"loha"``, ``"lokr"``, ``"dora"`` (by rows, on LoRA) or ``"diff"``.
         seed: any integer that is not negative. Same seed, same bytes.
         force: replace files that stand there already.
         progress: called after every piece.
@@ -91,7 +93,11 @@ def synth(
         OSError: as the system raised it; neither file is left behind.
     """
     check_options(blocks, rank, seed)
-    files = _files(Path(folder), blocks, rank)
+    if kind not in inventory.KIND_TENSORS:
+        raise RefusedError(
+            f"kind is one of {', '.join(inventory.KIND_TENSORS)}, not {printable(kind)}", code="out-of-range"
+        )
+    files = _files(Path(folder), blocks, rank, kind)
     Path(folder).mkdir(parents=True, exist_ok=True)
     total = sum(file.nbytes for file in files)
     destinations = [Destination.check(file.path, inputs=(), needed_bytes=total, force=force) for file in files]
@@ -105,7 +111,7 @@ def nbytes(tensors: Iterable[TensorSpec]) -> int:
     return sum(map(_nbytes, tensors))
 
 
-def _files(folder: Path, blocks: int, rank: int) -> tuple[_File, _File]:
+def _files(folder: Path, blocks: int, rank: int, kind: inventory.Kind) -> tuple[_File, _File]:
     return (
         _File(
             folder / BASE_NAME,
@@ -114,7 +120,7 @@ def _files(folder: Path, blocks: int, rank: int) -> tuple[_File, _File]:
         ),
         _File(
             folder / ADAPTER_NAME,
-            list(inventory.adapter_tensors(blocks, rank)),
+            list(inventory.adapter_tensors(blocks, rank, kind)),
             {"model_version": inventory.MODEL_VERSION, "lora_rank": str(rank), "lora_alpha": str(rank)},
         ),
     )

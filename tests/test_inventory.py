@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
-from ltx2c import inventory
+from ltx2c import inventory, plan_fuse
 from ltx2c.inventory import TensorSpec
 
 
@@ -62,3 +64,23 @@ def test_every_pair_has_its_weight_in_the_base() -> None:
         assert shapes[weight] == (b.shape[0], a.shape[1])
         assert b.key == a.key.replace("lora_A", "lora_B")
         assert a.shape[0] == b.shape[1] == 16
+
+
+@pytest.mark.parametrize("kind", inventory.KIND_TENSORS)
+def test_adapters_of_every_kind_fit_the_whole_base(tmp_path: Path, kind: inventory.Kind) -> None:
+    def hollow(path: Path, tensors: Iterable[inventory.TensorSpec]) -> Path:
+        header, end = {}, 0
+        for key, dtype, shape in tensors:
+            begin, end = end, end + math.prod(shape) * {"BF16": 2, "F32": 4}[dtype]
+            header[key] = {"dtype": dtype, "shape": shape, "data_offsets": (begin, end)}
+        text = json.dumps(header).encode()
+        with path.open("wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            file.truncate(8 + len(text) + end)
+        return path
+
+    base = hollow(tmp_path / "base.safetensors", inventory.base_tensors(1))
+    adapter = hollow(tmp_path / "adapter.safetensors", inventory.adapter_tensors(1, 64, kind))
+    plan = plan_fuse(base, [(adapter, 1.0)])
+    assert plan.adapters[0].deltas == plan.adapters[0].deltas_fused == len(plan.fusions)
+    assert len(plan.fusions) == len(list(inventory.adapter_tensors(1))) // 2

@@ -23,6 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folder", metavar="DIR", type=options.path, help="folder for the two files; made if it is missing"
     )
     add_model_arguments(parser, blocks=2)
+    parser.add_argument(
+        "--kind",
+        choices=tuple(inventory.KIND_TENSORS),
+        default="lora",
+        help="of the adapter's deltas (default: lora, as the real one's)",
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same bytes (default: 0)")
     parser.add_argument("--force", action="store_true", help="replace files that stand there already")
 
@@ -51,20 +57,28 @@ def run(args: argparse.Namespace) -> Result:
     started = time.perf_counter()
     with progress.bar("synth", args) as report:
         made = synth.synth(
-            args.folder, blocks=args.blocks, rank=args.rank, seed=args.seed, force=args.force, progress=report
+            args.folder,
+            blocks=args.blocks,
+            rank=args.rank,
+            kind=args.kind,
+            seed=args.seed,
+            force=args.force,
+            progress=report,
         )
     seconds = time.perf_counter() - started
     facts = {
         "base": str(made.base),
         "adapter": str(made.adapter),
         "base_tensors": made.base_tensors,
-        "pairs": made.adapter_tensors // 2,
+        "adapter_tensors": made.adapter_tensors,
+        "pairs": made.adapter_tensors // 2 if args.kind == "lora" else 0,
         "bytes_written": made.bytes_written,
         "seconds": seconds,
     }
+    held = count(made.adapter_tensors // 2, "pair") if args.kind == "lora" else count(made.adapter_tensors, "tensor")
     text = (
         f"{printable(made.base)}: {count(made.base_tensors, 'tensor')}\n"
-        f"{printable(made.adapter)}: {count(made.adapter_tensors // 2, 'pair')}\n"
+        f"{printable(made.adapter)}: {held}\n"
         f"wrote {size(made.bytes_written)} in {seconds:.1f} s, {size(made.bytes_written / seconds)}/s"
     )
     return Result(facts, text)
