@@ -70,7 +70,8 @@ class Comparison:
 
     def _sampled(self, tensor: StoredTensor) -> Iterator[Piece]:
         stored = self._work.weights.get(tensor.key)
-        if stored is not None and stored.layout.whole:  # no row of it can be told without all
+        by_columns = any(one.whole for one in self._work.fusions.get(tensor.key, ()))
+        if stored is not None and (stored.layout.whole or by_columns):  # no row of it can be told without all
             return sampled(tensor, 1, 1)
         return sampled(tensor, self._sample, stored.layout.granule_rows if stored else 1)
 

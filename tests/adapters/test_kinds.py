@@ -11,7 +11,7 @@ import pytest
 from refusals import refused
 from tensor_files import pair, weight, write
 
-from ltx2c import Adapter, Checkpoint, execute, kernels, plan_fuse, reference
+from ltx2c import Adapter, Checkpoint, execute, kernels, plan_fuse, reference, verify_checkpoint
 from ltx2c.adapters.deltas import reference as deltas
 from ltx2c.arithmetic import LTX_WIDE
 from ltx2c.terms import FullTerm
@@ -214,6 +214,12 @@ class TestDoRA:
         fused = run(tmp_path, {"m.weight": base}, [(tensors, 1.0)], "ltx", 2)["m.weight"].astype(np.float32)
         norms = np.sqrt((fused.astype(np.float64) ** 2).sum(axis=0))
         assert np.allclose(norms, np.abs(m.ravel()), rtol=2e-2)
+
+    def test_of_columns_is_verified_by_whole_weights_though_rows_are_sampled(self, tmp_path: Path) -> None:
+        tensors = {**pair("m", 300, 2, 20), "m.dora_scale": np.abs(weight(1, 20, seed=3, dtype=np.float32))}
+        run(tmp_path, {"m.weight": weight(300, 20)}, [(tensors, 1.0)], "ltx")
+        base, lora, out = (tmp_path / f"{name}.safetensors" for name in ("base", "0", "out"))
+        assert verify_checkpoint(out, base, [(lora, 1.0)], sample=0.3).equal
 
     def test_nothing_follows_it(self, tmp_path: Path) -> None:
         dora = {**pair("m", 4, 2, 4), "m.dora_scale": weight(4, 1)}
