@@ -142,10 +142,14 @@ class Destination:
         return ours
 
     def _checkpoint_names(self) -> frozenset[str]:
-        """The index that stands at ``path``, and the shards that it names; none of them where there is no index."""
+        """The index that stands at ``path``, and the shards that it names; none of them where there is no index.
+
+        Not those in subfolders: a link in the place of one would lead to what is not the checkpoint's.
+        """
         try:
             index = find_index(self.path)
-            return frozenset() if index is None else frozenset((index.name, *read_index(index).weight_map.values()))
+            shards = () if index is None else (index.name, *read_index(index).weight_map.values())
+            return frozenset(name for name in shards if "/" not in name)
         except RefusedError as error:
             self._refuse(f"it would be replaced, and holds no one checkpoint: {error}", "output-folder-foreign")
 

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Container, Iterator
 
 from ltx2c.files.folder import Folder, same_file
-from ltx2c.files.index import INDEX_SUFFIX
+from ltx2c.files.index import is_index_name
 from ltx2c.files.temporaries import ASIDE, is_temporary
 
 
@@ -81,7 +81,7 @@ def _remove_folder(within: Folder, name: str, folder: Folder, owner: int) -> int
 def _is_shard(name: str, found: os.stat_result | None, owner: int) -> bool:
     return (
         found is not None
-        and name.endswith((".safetensors", INDEX_SUFFIX))
+        and (name.endswith(".safetensors") or is_index_name(name))
         and stat.S_ISREG(found.st_mode)
         and found.st_uid == owner
         and found.st_nlink <= 1

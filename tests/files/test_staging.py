@@ -564,3 +564,34 @@ def test_a_list_of_further_users_gives_the_group_nothing(tmp_path: Path) -> None
     with stage(check(out, force=True)) as staged:
         publish(staged)
     assert mode(out) == 0o600
+
+
+def test_a_link_planted_for_a_shard_in_a_subfolder_leads_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index of what is replaced may name shards in subfolders; who writes there could make one of them a link."""
+    out, victim = tmp_path / "out", tmp_path / "victim" / "x.safetensors"
+    for folder in (out, victim.parent):
+        folder.mkdir()
+    victim.write_bytes(b"precious")
+    (out / "model.safetensors.index.json").write_text('{"weight_map": {"x": "sub/x.safetensors"}}')
+    destination = check(out, folder=True, force=True)
+    look = Destination.check_existing
+
+    def then_plant(self: Destination) -> object:
+        found = look(self)
+        (out / "sub").symlink_to(victim.parent)
+        return found
+
+    monkeypatch.setattr(Destination, "check_existing", then_plant)
+    with stage(destination) as staged:
+        fill(staged, "a.safetensors", b"new")
+        publish(staged)
+    assert victim.read_bytes() == b"precious"
+
+
+def test_a_killed_runs_folder_with_a_variants_index_is_removed(tmp_path: Path) -> None:
+    left = left_by_a_killed_run(tmp_path / "out", folder=True)
+    (left / "model.safetensors.index.fp16.json").write_text("{}")
+    with stage(check(tmp_path / "out", folder=True)):
+        assert not left.exists()
