@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cases=${1:-12}
+cases=${1:-300}
 
 [ "$(uname -m)" = x86_64 ] || { echo "ci/avx512.sh: NOT RUN: not an x86-64 machine" >&2; exit 0; }
 ${CC:-cc} -dM -E - </dev/null | grep -q __clang__ &&
