@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ltx2c.inspection import inspect
     from ltx2c.kernels import get_include
     from ltx2c.plan import Plan, plan_fuse
+    from ltx2c.ranges import fused_bytes
     from ltx2c.recipes import Recipe
     from ltx2c.rendering import plan_render
 
@@ -37,6 +38,7 @@ __all__ = [
     "fuse_checkpoint",
     "fuse_tensor",
     "fuse_tensors",
+    "fused_bytes",
     "get_include",
     "inspect",
     "plan_fuse",
@@ -57,6 +59,7 @@ _HOMES = {
     "fuse_checkpoint": "api",
     "fuse_tensor": "fusion",
     "fuse_tensors": "fusion",
+    "fused_bytes": "ranges",
     "get_include": "kernels",
     "inspect": "inspection",
     "plan_fuse": "plan",

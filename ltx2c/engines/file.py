@@ -13,15 +13,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
-from ltx2c.engines.blocks import Block, buffer_bytes, cut_into_blocks, read_block
+from ltx2c.engines.blocks import Block, cut_into_blocks
 from ltx2c.engines.digests import Digests
-from ltx2c.engines.fuser import Fused, Fuser
+from ltx2c.engines.fuser import Fused
 from ltx2c.engines.late import Late
 from ltx2c.engines.nonfinite import Nonfinite
-from ltx2c.engines.pipeline import BLOCK_BYTES, BUFFERS, Steps, run_pipeline, split_threads
+from ltx2c.engines.pipeline import BLOCK_BYTES
 from ltx2c.engines.report import FuseReport, outline
+from ltx2c.engines.stream import Stream
 from ltx2c.engines.weights import work_of
-from ltx2c.files.buffers import new_buffer
 from ltx2c.files.destination import Destination
 from ltx2c.files.direct import EmptyFile, OutputFile, write_small_file
 from ltx2c.files.layout import FileLayout, OutputLayout
@@ -105,11 +105,8 @@ class _Writer:
         self._digests = digests
         self._progress = progress
         self._work = work_of(opened)
-        shares = split_threads(threads)
-        self._workers = len(shares)
-        self._fuser = Fuser(self._work.arithmetic, shares)
-        size = buffer_bytes(self._work.tensors.values(), self._work, BLOCK_BYTES)
-        self._buffers = [new_buffer(size) for _ in range(BUFFERS)]
+        watch = digests.feed if digests is not None else None
+        self._stream = Stream(self._work, threads, block_bytes=BLOCK_BYTES, watch=watch)
         self._late = Late(layout, self._work.weights.values(), self._patch)
         self._open: dict[str, _Output] = {}
         self._finished: list[str] = []
@@ -120,13 +117,8 @@ class _Writer:
         digest = hashlib.sha256() if self._digests else None
         output = OutputFile(file, layout.size, digest)
         self._open[layout.name] = _Output(layout, output, file.path, digest)
-        output.append_copy(layout.header, self._buffers[0])
-        blocks = run_pipeline(
-            cut_into_blocks(layout.tensors, self._work, BLOCK_BYTES),
-            Steps(self._read, self._fuse),
-            buffers=self._buffers,
-            workers=self._workers,
-        )
+        output.append_copy(layout.header, self._stream.buffers[0])
+        blocks = self._stream.run(cut_into_blocks(layout.tensors, self._work, BLOCK_BYTES))
         with contextlib.closing(blocks):
             for block, buffer, fused in blocks:
                 self._settle(block, fused)
@@ -149,12 +141,6 @@ class _Writer:
     ) -> None:
         for one in self._open.values():
             one.output.close()
-
-    def _read(self, block: Block, buffer: memoryview) -> None:
-        read_block(block, buffer, self._digests.feed if self._digests else None)
-
-    def _fuse(self, block: Block, buffer: memoryview, _: None) -> Fused:
-        return self._fuser.fuse(block.parts(buffer))
 
     def _settle(self, block: Block, fused: Fused) -> None:
         self.nonfinite.add(fused)
