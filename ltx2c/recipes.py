@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, SupportsIndex, TypeGuard
 
 from ltx2c.errors import RefusedError, printable
+from ltx2c.files.paths import input_path
 from ltx2c.strength import check_strength
 
 Given = str | os.PathLike[str] | tuple[str | os.PathLike[str], float]
@@ -208,9 +209,9 @@ def _adapters(given: Given | Sequence[Given] | None) -> list[_Adapter]:
 
 def _adapter(given: object) -> _Adapter:
     if isinstance(given, (str, os.PathLike)):
-        return _Adapter(Path(given), 1.0, False)
+        return _Adapter(input_path(given), 1.0, False)
     if _is_pair(given):
-        path = Path(given[0])
+        path = input_path(given[0])
         return _Adapter(path, check_strength(given[1], path), True)
     raise RefusedError(
         f"an adapter is a path or (path, strength), not {printable(repr(given))}", code="bad-adapter-argument"

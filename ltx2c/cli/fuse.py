@@ -20,11 +20,11 @@ EXAMPLE = """
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to fuse into what, and what to let pass."""
     parser.add_argument(
-        "base", metavar="BASE", type=options.path, help="a .safetensors file, a folder of shards or its index"
+        "base", metavar="BASE", type=options.given_path, help="a .safetensors file, a folder of shards or its index"
     )
     options.add_loras(parser, required=True)
     parser.add_argument(
-        "-o", "--output", metavar="OUT", type=options.output_path, required=True, help="the file or folder to write"
+        "-o", "--output", metavar="OUT", type=options.given_path, required=True, help="the file or folder to write"
     )
     options.add_arithmetic(parser)
     options.add_threads(parser)

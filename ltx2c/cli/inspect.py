@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 from ltx2c.cli import options
@@ -22,9 +23,9 @@ EXAMPLE = """
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The file, and the base that an adapter is held against."""
-    parser.add_argument("file", metavar="FILE", type=options.path, help="a checkpoint or an adapter")
+    parser.add_argument("file", metavar="FILE", type=options.given_path, help="a checkpoint or an adapter")
     parser.add_argument(
-        "--against", metavar="BASE", type=options.path, help="say which of FILE's deltas have a target in BASE"
+        "--against", metavar="BASE", type=options.given_path, help="say which of FILE's deltas have a target in BASE"
     )
     parser.add_argument(
         "--norms", action="store_true", help="measure every delta beside its weight in BASE, which reads both"
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> Result:
             raise RefusedError(
                 f"{printable(args.file)}: no delta has a target: nothing to draw", code="nothing-to-plot"
             )
-        plot_norms(found.norms, args.plot, adapter=args.file.name, base=args.against.name)
+        plot_norms(found.norms, args.plot, adapter=Path(args.file).name, base=Path(args.against).name)
         facts["plot"] = str(args.plot)
         lines.append(f"  drawn     {printable(args.plot)}")
     return Result(facts, "\n".join(lines))

@@ -73,8 +73,8 @@ def path(text: str) -> Path:
     return Path(text)
 
 
-def output_path(text: str) -> str:
-    """A path to write, as it was given: a slash at its end says that it is a folder's."""
+def given_path(text: str) -> str:
+    """A path as it was given: a slash at its end says that it is a folder's, two in it may be a hub name's."""
     path(text)
     return text
 
@@ -146,7 +146,7 @@ class _Lora(argparse.Action):
         path, *strength = values
         if not path:
             parser.error(f"{option_string}: an empty path names no file")
-        given = [*getattr(namespace, self.dest), (Path(path), self._strength(parser, option_string, *strength))]
+        given = [*getattr(namespace, self.dest), (path, self._strength(parser, option_string, *strength))]
         setattr(namespace, self.dest, given)
 
     @staticmethod

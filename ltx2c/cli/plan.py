@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from ltx2c.cli import options, text
 from ltx2c.cli.result import Result
@@ -25,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The recipe, the base, and adapters by role."""
     parser.add_argument("recipe", metavar="RECIPE", help=f"one of {', '.join(PIPELINES)}")
     parser.add_argument(
-        "base", metavar="BASE", type=options.path, help="the base: a .safetensors file, a folder or its index"
+        "base", metavar="BASE", type=options.given_path, help="the base: a .safetensors file, a folder or its index"
     )
     options.add_loras(parser, what="an adapter of the user's, or the IC or HDR adapter")
     options.add_loras(parser, "--distilled-lora", what="the distilled adapter")
@@ -77,7 +76,7 @@ def run(args: argparse.Namespace) -> Result:
     return Result(plan.as_json(), _text(plan))
 
 
-def _given(loras: Sequence[tuple[Path, float]]) -> list[Given]:
+def _given(loras: Sequence[tuple[str, float]]) -> list[Given]:
     """A strength of 1.0 is also what stands for none: only others were chosen."""
     return [path if strength == 1 else (path, strength) for path, strength in loras]
 

@@ -20,9 +20,9 @@ EXAMPLE = """
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to check against what, and how much of it."""
-    parser.add_argument("fused", metavar="FUSED", type=options.path, help="what to check, whatever tool made it")
+    parser.add_argument("fused", metavar="FUSED", type=options.given_path, help="what to check, whatever tool made it")
     parser.add_argument(
-        "base", metavar="BASE", type=options.path, help="a .safetensors file, a folder of shards or its index"
+        "base", metavar="BASE", type=options.given_path, help="a .safetensors file, a folder of shards or its index"
     )
     options.add_loras(parser)
     options.add_arithmetic(parser)

@@ -11,7 +11,7 @@ from types import TracebackType
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.descriptors import HoldsDescriptors
 from ltx2c.files.index import Index, find_index, is_index_name, is_side_file, read_index, shards_of
-from ltx2c.files.paths import as_path
+from ltx2c.files.paths import input_path
 from ltx2c.files.tensorfile import StoredTensor, TensorFile
 
 
@@ -51,10 +51,11 @@ class Checkpoint(HoldsDescriptors):
 
         Raises:
             OSError: a file is missing or cannot be read.
-            RefusedError: ``bad-path``, ``no-checkpoint``, ``no-index``, ``several-indexes``, ``shard-missing``,
+            RefusedError: ``bad-path``, ``hub-name``, ``not-in-cache``, ``no-checkpoint``, ``no-index``,
+                ``several-indexes``, ``shard-missing``,
                 ``shard-key-missing``, or as ``TensorFile.open`` and ``read_index`` say.
         """
-        path = as_path(path)
+        path = input_path(path)
         if path.is_dir():
             index = find_index(path)
             return cls._open_shards(path, index) if index else cls(path, (TensorFile.open(_only_file(path)),))

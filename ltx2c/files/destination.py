@@ -7,7 +7,7 @@ import errno
 import itertools
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -32,11 +32,13 @@ class Destination:
         path: of the result: its folder as the system finds it, and its own name.
         folder: whether the result is a folder of shards rather than a file.
         force: whether a result that stands there is to be replaced.
+        names: of a folder, what it will hold, such as ``vae/config.json``.
     """
 
     path: Path
     folder: bool
     force: bool
+    names: frozenset[str] = frozenset()
 
     @classmethod
     def check(
@@ -47,12 +49,14 @@ class Destination:
         needed_bytes: int,
         force: bool = False,
         folder: bool = False,
+        names: Iterable[str] = (),
     ) -> Destination:
         """Make sure, without writing, that a result of ``needed_bytes`` can be put at ``path``.
 
         Args:
             inputs: every file and folder that is read: none of them may be the result, by whatever name.
             folder: whether the result is a folder.
+            names: what it will hold: such of it may be replaced that is called the same.
 
         Raises:
             OSError: as the system says.
@@ -60,7 +64,7 @@ class Destination:
                 ``output-is-folder``, ``output-is-not-file``, ``output-is-not-folder``, ``output-folder-foreign``,
                 ``output-in-cache``, ``output-not-replaceable``, ``output-no-rename``, ``no-room``.
         """
-        destination = cls(_placed(path), folder, force)
+        destination = cls(_placed(path), folder, force, frozenset(names))
         if means_folder(path) and not folder:
             destination._refuse(f"{printable(path)} means a folder, and the result is a file", "output-is-folder")
         destination._check_cache()
@@ -102,7 +106,8 @@ class Destination:
         """Make sure that what stands at ``path`` may be replaced by the result.
 
         Returns:
-            The names in a folder that may be removed with it; of a file none; None where nothing stands there.
+            The names in a folder that may be removed with it, subfolders and what they hold too; of a file none; None
+            where nothing stands there.
 
         Raises:
             OSError: as the system says.
@@ -133,23 +138,36 @@ class Destination:
             self._refuse(f"{what} is no file but a device, pipe or socket", "output-is-not-file")
 
     def _check_foreign(self) -> frozenset[str]:
-        entries = sorted(self.path.iterdir())
-        ours = self._checkpoint_names() if entries else frozenset()
-        for entry in entries:
-            if entry.name not in ours or not stat.S_ISREG(entry.lstat().st_mode):
-                problem = f"it holds {printable(entry.name)}, which is no shard or index of it and would be lost"
+        with Folder.open(self.path) as folder:
+            tree = folder.tree()
+        ours = self.names.union(*(self._checkpoint_names(folder) for folder in self._folders(tree)))
+        for name, status in tree.items():
+            if stat.S_ISDIR(status.st_mode):
+                known = any(one.startswith(f"{name}/") for one in ours)
+            else:
+                known = name in ours and stat.S_ISREG(status.st_mode)
+            if not known:
+                problem = f"it holds {printable(name)}, which is no shard or index of it and would be lost"
                 self._refuse(problem, "output-folder-foreign")
-        return ours
+        return frozenset(tree)
 
-    def _checkpoint_names(self) -> frozenset[str]:
-        """The index that stands at ``path``, and the shards that it names; none of them where there is no index.
+    def _folders(self, tree: Mapping[str, os.stat_result]) -> Iterator[str]:
+        """Where checkpoints may stand: at ``path``, and in subfolders that the result has as well."""
+        if tree:
+            yield ""
+        for folder in {name.rpartition("/")[0] for name in self.names} - {""}:
+            if folder in tree and stat.S_ISDIR(tree[folder].st_mode):
+                yield folder
+
+    def _checkpoint_names(self, folder: str) -> frozenset[str]:
+        """The index in a folder at ``path``, and the shards that it names; none of them where there is no index.
 
         Not those in subfolders: a link in the place of one would lead to what is not the checkpoint's.
         """
         try:
-            index = find_index(self.path)
+            index = find_index(self.path / folder)
             shards = () if index is None else (index.name, *read_index(index).weight_map.values())
-            return frozenset(name for name in shards if "/" not in name)
+            return frozenset(f"{folder}/{name}".lstrip("/") for name in shards if "/" not in name)
         except RefusedError as error:
             self._refuse(f"it would be replaced, and holds no one checkpoint: {error}", "output-folder-foreign")
 
@@ -219,7 +237,7 @@ def _holds(folder: Path, source: Path) -> bool:
 def _disk_bytes(path: Path) -> int:
     """What a file, or a folder's files, take on disk; 0 of what has gone, as another run's may at any moment."""
     try:
-        files = [path, *path.iterdir()] if path.is_dir() and not path.is_symlink() else [path]
+        files = [path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]
         return sum(file.lstat().st_blocks * 512 for file in files)
     except (FileNotFoundError, PermissionError):
         return 0

@@ -1,9 +1,13 @@
-"""A folder held open. What is done in it goes by its descriptor, so that no swapped name on the way leads elsewhere."""
+"""A folder held open. What is done in it goes by its descriptor, so that no swapped name on the way leads elsewhere.
+
+Names may lead into its subfolders, ``vae/config.json``: no link on the way is followed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -30,22 +34,69 @@ class Folder:
     def status(self, name: str) -> os.stat_result | None:
         """Of what stands under ``name``, of a link itself; None where nothing does. Raises ``OSError``."""
         try:
-            return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
+            with self._within(name) as (descriptor, last):
+                return os.stat(last, dir_fd=descriptor, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
+    def tree(self) -> dict[str, os.stat_result]:
+        """Everything below it by name, a subfolder before what it holds; no link is followed. Raises ``OSError``."""
+        found = {}
+        for name in self.names():
+            status = self.status(name)
+            if status is None:
+                continue
+            found[name] = status
+            if stat.S_ISDIR(status.st_mode):
+                with self.inner(name) as folder:
+                    found.update({f"{name}/{entry}": below for entry, below in folder.tree().items()})
+        return found
+
+    def inner(self, name: str) -> Folder:
+        """A subfolder, open; a link to one is none. Raises ``OSError``."""
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with self._within(name) as (descriptor, last):
+            return Folder(os.open(last, flags, dir_fd=descriptor), self.path / name)
+
+    def create(self, name: str, mode: int) -> int:
+        """A descriptor of a new, empty file, to read and write.
+
+        Raises:
+            OSError: as the system says: EEXIST where anything stands there, a link that leads nowhere too.
+        """
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with self._within(name) as (descriptor, last):
+            return os.open(last, flags, mode, dir_fd=descriptor)
+
+    def mkdir(self, name: str) -> None:
+        """Make a subfolder. Raises ``OSError``: EEXIST where anything stands there."""
+        with self._within(name) as (descriptor, last):
+            os.mkdir(last, dir_fd=descriptor)
+
+    @contextlib.contextmanager
+    def _within(self, name: str) -> Iterator[tuple[int, str]]:
+        """The descriptor of the folder that holds ``name``, and the last part of it."""
+        *folders, last = name.split("/")
+        with contextlib.ExitStack() as opened:
+            descriptor = self.descriptor
+            for folder in folders:
+                flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+                descriptor = os.open(folder, flags, dir_fd=descriptor)
+                opened.callback(os.close, descriptor)
+            yield descriptor, last
+
     def names(self) -> list[str]:
         """What it holds, sorted. Raises ``OSError``: of a folder that may be written but not read, EACCES."""
-        with self._readable() as descriptor:
+        with self.readable() as descriptor:
             return sorted(os.listdir(descriptor))  # noqa: PTH208  (a Path is no descriptor)
 
     def sync(self) -> None:
         """Make its entries durable. Raises ``OSError``: EINVAL where the file system has no such thing."""
-        with self._readable() as descriptor:
+        with self.readable() as descriptor:
             os.fsync(descriptor)
 
     @contextlib.contextmanager
-    def _readable(self) -> Iterator[int]:
+    def readable(self) -> Iterator[int]:
         """Another descriptor of it, to list and sync: its own may be one that only leads to names."""
         descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor)
         try:
@@ -63,11 +114,13 @@ class Folder:
 
     def unlink(self, name: str) -> None:
         """Remove a name that is no folder's. Raises ``OSError``."""
-        os.unlink(name, dir_fd=self.descriptor)
+        with self._within(name) as (descriptor, last):
+            os.unlink(last, dir_fd=descriptor)
 
     def rmdir(self, name: str) -> None:
         """Remove an empty folder. Raises ``OSError``."""
-        os.rmdir(name, dir_fd=self.descriptor)
+        with self._within(name) as (descriptor, last):
+            os.rmdir(last, dir_fd=descriptor)
 
     def close(self) -> None:
         """Let go of it; again does nothing."""

@@ -18,7 +18,8 @@ from ltx2c.errors import RefusedError, printable
 SCHEME = "hf://"
 
 _NAME = r"(?!-|\.\.?(?:[/@]|\Z))[A-Za-z0-9._-]{1,96}"
-_URL = re.compile(rf"hf://(?P<repo>{_NAME}/{_NAME})(?:@(?P<revision>[^/]+))?(?:/(?P<file>.*))?", re.DOTALL)
+# A Path has lost one of the slashes.
+_URL = re.compile(rf"hf://?(?P<repo>{_NAME}/{_NAME})(?:@(?P<revision>[^/]+))?(?:/(?P<file>.*))?", re.DOTALL)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REVISION = re.compile(r"(?!/)(?:(?!\.\.?(?:/|\Z))[^/\0]+/?)+(?<!/)")
 
@@ -39,7 +40,7 @@ class HubName(NamedTuple):
 
 def is_hub_name(given: str | os.PathLike[str]) -> bool:
     """Whether ``given`` names something on the hub and not on this disk."""
-    return os.fspath(given).startswith(SCHEME)
+    return os.fspath(given).startswith(SCHEME[:-1])
 
 
 def parse_hub_name(given: str) -> HubName:

@@ -7,7 +7,7 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Set
 
 from ltx2c.files.folder import Folder, same_file
 from ltx2c.files.index import is_index_name
@@ -29,11 +29,15 @@ def leftovers(folder: Folder, out: str) -> Iterator[tuple[str, os.stat_result]]:
             yield name, found
 
 
-def clear_leftovers(folder: Folder, out: str, *, owner: int, own: Container[str]) -> int:
+def clear_leftovers(folder: Folder, out: str, *, owner: int, own: Container[str], known: Set[str] = frozenset()) -> int:
     """Remove what killed runs of ``owner`` left; how many bytes it held. What is not plainly theirs stays.
 
     Where a run was killed while it put a folder in place by three renames, the folder that stood there gets its name
     back.
+
+    Args:
+        own: names of temporaries that are this run's.
+        known: what a result that is a folder holds beside shards and indexes.
 
     Raises:
         OSError: as the system says.
@@ -45,16 +49,16 @@ def clear_leftovers(folder: Folder, out: str, *, owner: int, own: Container[str]
             continue
         with _locked(folder, name, found) as descriptor:
             if descriptor is not None:
-                cleared += _clear(folder, out, name, found, descriptor)
+                cleared += _clear(folder, out, name, found, descriptor, known)
     return cleared
 
 
-def _clear(folder: Folder, out: str, name: str, found: os.stat_result, descriptor: int) -> int:
+def _clear(folder: Folder, out: str, name: str, found: os.stat_result, descriptor: int, known: Set[str]) -> int:
     with contextlib.suppress(PermissionError):  # somebody has since forbidden it: no reason to make no result
         if name.endswith(ASIDE) and folder.status(out) is None:
             folder.rename(name, out)
         elif stat.S_ISDIR(found.st_mode):
-            return _remove_folder(folder, name, Folder(descriptor, folder.path / name), found.st_uid)
+            return _remove_folder(folder, name, Folder(descriptor, folder.path / name), found.st_uid, known)
         elif _links_known(folder, out, found):
             folder.unlink(name)
             return found.st_size
@@ -67,25 +71,24 @@ def _links_known(folder: Folder, out: str, file: os.stat_result) -> bool:
     return file.st_nlink <= sum(found is not None and same_file(found, file) for found in known)
 
 
-def _remove_folder(within: Folder, name: str, folder: Folder, owner: int) -> int:
-    """Remove a folder of shards with all that it holds, or leave it as it is where it holds anything else."""
-    files = {entry: folder.status(entry) for entry in folder.names()}
-    if not all(_is_shard(entry, found, owner) for entry, found in files.items()):
+def _remove_folder(within: Folder, name: str, folder: Folder, owner: int, known: Set[str]) -> int:
+    """Remove a result's folder with all that it holds, or leave it as it is where it holds anything else."""
+    tree = folder.tree()
+    if not all(_is_part(entry, found, owner, known) for entry, found in tree.items()):
         return 0
-    for entry in files:
-        folder.unlink(entry)
+    for entry, found in reversed(tree.items()):
+        folder.rmdir(entry) if stat.S_ISDIR(found.st_mode) else folder.unlink(entry)
     within.rmdir(name)
-    return sum(found.st_size for found in files.values() if found is not None)
+    return sum(found.st_size for found in tree.values() if stat.S_ISREG(found.st_mode))
 
 
-def _is_shard(name: str, found: os.stat_result | None, owner: int) -> bool:
-    return (
-        found is not None
-        and (name.endswith(".safetensors") or is_index_name(name))
-        and stat.S_ISREG(found.st_mode)
-        and found.st_uid == owner
-        and found.st_nlink <= 1
-    )
+def _is_part(name: str, found: os.stat_result, owner: int, known: Set[str]) -> bool:
+    if found.st_uid != owner:
+        return False
+    if stat.S_ISDIR(found.st_mode):
+        return any(one.startswith(f"{name}/") for one in known)
+    result = name in known or name.endswith(".safetensors") or is_index_name(name.rpartition("/")[2])
+    return result and stat.S_ISREG(found.st_mode) and found.st_nlink <= 1
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from ltx2c.errors import RefusedError, printable
+from ltx2c.files.hub import cached_path, is_hub_name
 
 
 def as_path(given: str | os.PathLike[str]) -> Path:
@@ -24,6 +25,16 @@ def as_path(given: str | os.PathLike[str]) -> Path:
     if not writable:
         raise RefusedError(f"{printable(path)}: no file can have such a name", code="bad-path")
     return path
+
+
+def input_path(given: str | os.PathLike[str]) -> Path:
+    """Where something to read lies: a path, or a hub name's place in the cache on this disk.
+
+    Raises:
+        OSError: the cache cannot be read.
+        RefusedError: as ``as_path`` and ``cached_path`` say.
+    """
+    return cached_path(os.fspath(given)) if is_hub_name(given) else as_path(given)
 
 
 def means_folder(given: str | os.PathLike[str]) -> bool:

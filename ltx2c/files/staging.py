@@ -21,7 +21,7 @@ from ltx2c.files.leftovers import clear_leftovers
 from ltx2c.files.probing import Ways, find_ways
 from ltx2c.files.publishing import Way
 from ltx2c.files.standing import Standing, keep_aside
-from ltx2c.files.temporaries import Temporary, change_mode, create
+from ltx2c.files.temporaries import Temporary, change_mode
 
 _ATTEMPTS = 5
 _PAUSE = (0.01, 0.05)  # seconds; long enough for a run that only tries what can be done to be gone
@@ -100,6 +100,7 @@ class Staged:
         self._ways: Ways | None = None
         self._way: Way | None = None
         self._files: dict[str, os.stat_result | None] = {}  # of a folder; None until they are complete
+        self._folders: dict[str, None] = {}  # in a folder, each behind the one that holds it
         self._open: dict[str, int] = {}  # those that are not
 
     def _new_temporary(self, *, is_folder: bool) -> Temporary:
@@ -123,7 +124,7 @@ class Staged:
         self._temporary = self._new_temporary(is_folder=is_folder)
         scratch.make(0o600)
         owner = scratch.status().st_uid  # as this file system calls the user
-        cleared = clear_leftovers(self._folder, self._out, owner=owner, own=self._names)
+        cleared = self._clear_leftovers(owner)
         self._look(owner)
         self._make(owner)
         self._ways = find_ways(
@@ -134,10 +135,14 @@ class Staged:
             opposite=opposite,
             standing=self._standing,
         )
-        cleared += clear_leftovers(self._folder, self._out, owner=owner, own=self._names)
+        cleared += self._clear_leftovers(owner)
         for tried in (scratch, opposite):
             _drop(tried)
         self.notes = tuple(self._beginning_notes(cleared, self._ways))
+
+    def _clear_leftovers(self, owner: int) -> int:
+        known = self._destination.names
+        return clear_leftovers(self._folder, self._out, owner=owner, own=self._names, known=known)
 
     @property
     def _names(self) -> set[str]:
@@ -177,6 +182,8 @@ class Staged:
     def file(self, name: str) -> EmptyFile:
         """An empty file to write and close: the temporary itself, or ``name`` in it where it is a folder.
 
+        The subfolders in ``name`` are made.
+
         Raises:
             OSError: as the system says.
         """
@@ -184,14 +191,22 @@ class Staged:
             return EmptyFile(os.dup(self._temporary.descriptor), self._destination.path)
         path = self._destination.path / name
         with _about(self._destination):
+            self._make_folders(name)
             self._files[name] = None
             try:
-                self._open[name] = create(self._inner(), name, self._mode)
+                self._open[name] = self._inner().create(name, self._mode)
             except FileExistsError:  # whose that is, nobody knows
                 del self._files[name]
                 raise
             self._open_to_readers(self._open[name])
         return EmptyFile(os.dup(self._open[name]), path)
+
+    def _make_folders(self, name: str) -> None:
+        parts = name.split("/")[:-1]
+        for folder in ("/".join(parts[: end + 1]) for end in range(len(parts))):
+            if folder not in self._folders:
+                self._inner().mkdir(folder)
+                self._folders[folder] = None
 
     def _open_to_readers(self, descriptor: int) -> None:
         """Let those read who could read what is replaced. Who may write is up to the mask: a file that may be written
@@ -234,17 +249,24 @@ class Staged:
         if not self._temporary.is_own():
             raise self._lost("its temporary was removed or replaced")
         if self._destination.folder:
-            inner = self._inner()
-            for name in inner.names():
-                written, found = self._files.get(name), inner.status(name)
-                if written is None or found is None or not unchanged(written, found):
+            tree = self._inner().tree()
+            for name, found in tree.items():
+                written = self._files.get(name)
+                made = name in self._folders and stat.S_ISDIR(found.st_mode)
+                if not made and (written is None or not unchanged(written, found)):
                     raise self._lost(f"{printable(name)} in its temporary folder is not what this run wrote")
-            if len(inner.names()) != len(self._files):
+            if len(tree) != len(self._files) + len(self._folders):
                 raise self._lost("a file in its temporary folder was removed")
 
     def _finish_folder(self) -> None:
         mode = self._temporary.mode
-        change_mode(self._temporary.descriptor, mode if self._standing is None else self._kept_folder_mode(mode))
+        mode = mode if self._standing is None else self._kept_folder_mode(mode)
+        for name in self._folders:
+            with self._inner().inner(name) as folder, folder.readable() as descriptor:
+                change_mode(descriptor, mode)
+                with _unless_unknown():
+                    os.fsync(descriptor)
+        change_mode(self._temporary.descriptor, mode)
         with _unless_unknown():
             os.fsync(self._temporary.descriptor)
 
@@ -310,6 +332,9 @@ class Staged:
             for name in self._files:
                 with contextlib.suppress(FileNotFoundError):
                     self._inner().unlink(name)
+            for name in reversed(self._folders):
+                with contextlib.suppress(FileNotFoundError):
+                    self._inner().rmdir(name)
 
     def _appeared(self) -> RefusedError:
         return cannot_write(self._destination.path, "it appeared while the result was made", "output-exists")

@@ -42,7 +42,7 @@ class Standing:
         self._folder = Folder(self._descriptor, folder.path / out)
         found = os.fstat(self._descriptor)
         self._is_folder = stat.S_ISDIR(found.st_mode)
-        self._checked = {name: status for name in checked if (status := self._folder.status(name)) is not None}
+        self._checked = {name: status for name in sorted(checked) if (status := self._folder.status(name)) is not None}
         self.owner = found.st_uid
         self.folder_mode = found.st_mode & 0o777
         self.mode = self._mode()
@@ -50,7 +50,7 @@ class Standing:
     def _mode(self) -> int:
         """Where a list of further users hides behind the group's bits, those bits do not say what the group may do."""
         if self._is_folder:
-            files = self._checked.values()
+            files = [status for status in self._checked.values() if stat.S_ISREG(status.st_mode)]
             mode = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO if files else 0o666
             for file in files:
                 mode &= file.st_mode
@@ -97,9 +97,11 @@ class Standing:
                 self._within.unlink(name)
                 return ""
             for entry, status in self._checked.items():
-                now = self._folder.status(entry)
+                now = None if stat.S_ISDIR(status.st_mode) else self._folder.status(entry)
                 if now is not None and unchanged(status, now):
                     self._folder.unlink(entry)
+            for entry in reversed([one for one, status in self._checked.items() if stat.S_ISDIR(status.st_mode)]):
+                self._folder.rmdir(entry)
             self._within.rmdir(name)
         except OSError as error:
             held = error.errno in (errno.ENOTEMPTY, errno.EEXIST)

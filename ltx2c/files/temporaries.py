@@ -110,7 +110,7 @@ class Temporary:
             self.mode = stat.S_IMODE(os.fstat(self.descriptor).st_mode)
             change_mode(self.descriptor, stat.S_IRWXU | self.mode & stat.S_ISGID)
         else:
-            self.descriptor = create(self._folder, self.name, mode)
+            self.descriptor = self._folder.create(self.name, mode)
         self._lock()
 
     @property
@@ -173,16 +173,6 @@ class Temporary:
         self._names = []
         if descriptor >= 0:
             os.close(descriptor)
-
-
-def create(folder: Folder, name: str, mode: int) -> int:
-    """A descriptor of a new, empty file, to read and write.
-
-    Raises:
-        OSError: as the system says: EEXIST where anything stands there, a link that leads nowhere too.
-    """
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(name, flags, mode, dir_fd=folder.descriptor)
 
 
 def change_mode(descriptor: int, mode: int) -> None:

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 from refusals import refused
+from tensor_files import pair, write
 
-from ltx2c.files import hub
+from ltx2c import Recipe
+from ltx2c.adapters import Adapter
+from ltx2c.files import Checkpoint, hub
 
 COMMIT = hashlib.sha1(b"one").hexdigest()
 OLDER = hashlib.sha1(b"older").hexdigest()
@@ -104,3 +107,23 @@ def test_a_ref_that_holds_no_commit_is_a_miss(cache: Path) -> None:
     (cache.parent / "refs" / "main").write_text("../../elsewhere")
     with refused("not-in-cache"):
         hub.cached_path("hf://org/model")
+
+
+def test_what_a_path_has_lost_a_slash_of_is_still_a_hub_name(cache: Path) -> None:
+    assert hub.is_hub_name(Path("hf://org/model")) and hub.cached_path(str(Path("hf://org/model"))) == cache / COMMIT
+
+
+def test_bases_and_adapters_are_opened_by_hub_names(cache: Path) -> None:
+    for opened in (Checkpoint, Adapter):
+        with refused("not-in-cache", "hf download org/other"):
+            opened.open("hf://org/other/x.safetensors")
+    with refused("not-in-cache", "hf download org/other"):
+        Recipe.named("one_stage", loras="hf://org/other")
+    path = cache / COMMIT / "transformer" / "model.safetensors"
+    path.unlink()
+    write(path, pair("x", 4, 2, 4))
+    with Checkpoint.open("hf://org/model/transformer/model.safetensors") as checkpoint:
+        assert checkpoint.path == path
+    with Adapter.open("hf://org/model/transformer") as adapter:
+        assert adapter.deltas[0].module == "x"
+    assert Recipe.named("one_stage", loras=("hf://org/model/transformer", 0.5)).paths == (path.parent,)
