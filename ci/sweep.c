@@ -2,7 +2,8 @@
  *
  * Prints a checksum of all results: the same on every machine, because the inputs are too. ci/sanitize.sh runs it under
  * sanitizers, ci/neon.sh on aarch64. Every array is its own allocation of exactly its size, so that a read or write one
- * element too far is seen; in half of the cases it begins at an odd address. Without arguments the whole sweep; with one, that many cases of it.
+ * element too far is seen; in half of the cases it begins at an odd address. Without arguments the whole sweep; with
+ * one, that many cases of it.
  */
 #include <inttypes.h>
 #include <ltx2c.h>
@@ -25,12 +26,18 @@ static uint32_t choose(const uint32_t *from, uint32_t count) { return from[below
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
-/* One f32 value of a kind: trained-like, wide, round the guards' lower and upper bounds, zeros, any bits. */
+enum { TRAINED, ZEROS = 4, ANY = 5, KINDS = 6, FIRST_EXACT = 6, EXACT_KINDS = 6 };
+
+/* One f32 value of a kind: trained-like, wide, round the guards' lower and upper bounds, zeros, any bits; then those of
+ * one exponent and two mantissas, whose sums cancel to a single unit: pairs of them lie on either side of each bound. */
 static float value(uint32_t kind) {
     static const uint32_t lowest[] = {118, 60, 55, 185}, spread[] = {6, 130, 20, 10};
-    if (kind == 4) return below(8) ? ltx2c_float(draw() << 31) : 1.5f;
+    static const uint32_t exponents[EXACT_KINDS] = {59, 60, 70, 71, 190, 191};
+    if (kind >= FIRST_EXACT)
+        return ltx2c_float(below(2) << 31 | exponents[kind - FIRST_EXACT] << 23 | below(2) << 16);
+    if (kind == ZEROS) return below(8) ? ltx2c_float(draw() << 31) : 1.5f;
     const uint32_t sign = below(2) << 31, fraction = draw();
-    if (kind == 5) return ltx2c_float(sign | fraction);
+    if (kind == ANY) return ltx2c_float(sign | fraction);
     return ltx2c_float(sign | (lowest[kind] + below(spread[kind])) << 23 | (fraction & 0x7fffff));
 }
 
@@ -44,8 +51,7 @@ static char *allocate(size_t bytes) {
 
 static void release(const void *array) { free((char *)array - lead); }
 
-static ltx2c_matrix draw_matrix(size_t rows, size_t columns, ltx2c_dtype dtype) {
-    const uint32_t kind = below(6);
+static ltx2c_matrix draw_matrix(size_t rows, size_t columns, ltx2c_dtype dtype, uint32_t kind) {
     const size_t stride = columns * ltx2c_itemsize(dtype);
     char *data = allocate(rows * stride);
     for (size_t i = 0; i < rows * columns; i++) {
@@ -64,32 +70,53 @@ typedef struct {
     ltx2c_term terms[JOBS][MOST_TERMS];
 } problem;
 
+/* What most weights are: bf16, one term of low rank, LTX, factors that a dot product sums exactly or nearly so. */
+static void draw_plain(ltx2c_job *job, ltx2c_term *term) {
+    const uint32_t near = FIRST_EXACT + below(EXACT_KINDS / 2) * 2; /* one bound's kinds */
+    const int trained = !below(2);
+    job->weight = draw_matrix(job->rows, job->columns, LTX2C_BF16, below(KINDS));
+    job->term_count = 1;
+    term->a = draw_matrix(term->rank, job->columns, LTX2C_BF16, trained ? TRAINED : near + below(2));
+    term->b = draw_matrix(job->rows, term->rank, LTX2C_BF16, trained ? TRAINED : near + below(2));
+}
+
+/* Any dtypes, arithmetic, values and terms. */
+static void draw_mixed(ltx2c_job *job, ltx2c_term *terms) {
+    job->arithmetic = (ltx2c_arithmetic)below(3);
+    const int wide = job->arithmetic == LTX2C_ARITHMETIC_LTX_WIDE;
+    job->weight = draw_matrix(job->rows, job->columns, wide ? LTX2C_F32 : (ltx2c_dtype)below(3), below(KINDS));
+    job->term_count = 1 + below(MOST_TERMS);
+    for (size_t t = 0; t < job->term_count; t++) {
+        ltx2c_term *term = &terms[t];
+        const ltx2c_dtype dtype = (ltx2c_dtype)(below(6) % 4 % 3); /* bf16 half of the time */
+        if (!below(4)) {
+            term->full = draw_matrix(job->rows, job->columns, dtype, below(KINDS));
+            term->rank = 0;
+            continue;
+        }
+        term->a = draw_matrix(term->rank, job->columns, dtype, below(KINDS + EXACT_KINDS));
+        term->b = draw_matrix(job->rows, term->rank, dtype, below(KINDS + EXACT_KINDS));
+    }
+}
+
 static void draw_problem(problem *p) {
     static const uint32_t rows[] = {1, 2, 5, 6, 7, 13, 60, 65, 254};
     static const uint32_t columns[] = {1, 15, 16, 31, 63, 64, 65, 127, 513, 700};
-    static const uint32_t ranks[] = {1, 2, 3, 16, 31, 32, 33, 65, 129, 200};
+    static const uint32_t ranks[] = {1, 2, 3, 5, 16, 31, 32, 33, 65, 129, 200};
     for (int j = 0; j < JOBS; j++) {
         ltx2c_job *job = &p->jobs[j];
         *job = (ltx2c_job){.terms = p->terms[j]};
         job->rows = choose(rows, 9);
         job->columns = choose(columns, 10);
-        job->arithmetic = (ltx2c_arithmetic)below(3);
-        const int wide = job->arithmetic == LTX2C_ARITHMETIC_LTX_WIDE;
-        job->weight = draw_matrix(job->rows, job->columns, wide ? LTX2C_F32 : (ltx2c_dtype)below(3));
-        job->out_stride = job->weight.stride;
-        job->term_count = 1 + below(MOST_TERMS);
-        for (size_t t = 0; t < job->term_count; t++) {
-            ltx2c_term *term = &p->terms[j][t];
-            const ltx2c_dtype dtype = (ltx2c_dtype)(below(6) % 4 % 3); /* bf16 half of the time */
-            *term = (ltx2c_term){.strength = (float)((int)below(17) - 8) * 0.25f};
-            if (!below(4)) {
-                term->full = draw_matrix(job->rows, job->columns, dtype);
-                continue;
-            }
-            term->rank = choose(ranks, 10);
-            term->a = draw_matrix(term->rank, job->columns, dtype);
-            term->b = draw_matrix(job->rows, term->rank, dtype);
+        for (size_t t = 0; t < MOST_TERMS; t++) {
+            p->terms[j][t] = (ltx2c_term){.strength = (float)((int)below(17) - 8) * 0.25f};
+            p->terms[j][t].rank = choose(ranks, 11);
         }
+        if (below(2))
+            draw_plain(job, p->terms[j]);
+        else
+            draw_mixed(job, p->terms[j]);
+        job->out_stride = job->weight.stride;
     }
 }
 

@@ -58,6 +58,7 @@ E __m512i _mm512_set1_epi16(int x) { return (__m512i)((__m512bh){0} + (uint16_t)
 /* ---- Integers ----------------------------------------------------------------------------------------------------- */
 
 E __m512i _mm512_add_epi32(__m512i a, __m512i b) { return a + b; }
+E __m512i _mm512_sub_epi32(__m512i a, __m512i b) { return a - b; }
 E __m512i _mm512_and_si512(__m512i a, __m512i b) { return a & b; }
 E __m512i _mm512_or_si512(__m512i a, __m512i b) { return a | b; }
 E __m512i _mm512_slli_epi32(__m512i a, int n) { return a << n; }
@@ -65,8 +66,11 @@ E __m512i _mm512_srli_epi32(__m512i a, int n) { return a >> n; }
 E __m512i _mm512_rol_epi32(__m512i a, int n) { return a << n | a >> (32 - n); }
 E __m512i _mm512_add_epi16(__m512i a, __m512i b) { return (__m512i)((__m512bh)a + (__m512bh)b); }
 E __m512i _mm512_sub_epi16(__m512i a, __m512i b) { return (__m512i)((__m512bh)a - (__m512bh)b); }
-#define _mm512_ternarylogic_epi32(a, b, c, table) \
-    ({ _Static_assert((table) == 0xca, "a ? b : c"); ((a) & (b)) | (~(a) & (c)); })
+#define _mm512_ternarylogic_epi32(a, b, c, table)                                  \
+    ({                                                                             \
+        _Static_assert((table) == 0xca || (table) == 0xae, "a ? b : c, !a & b | c"); \
+        (table) == 0xca ? ((a) & (b)) | (~(a) & (c)) : (~(a) & (b)) | (c);           \
+    })
 
 #define CHOOSE(name, type, operator)                                         \
     E __m512i name(__m512i x, __m512i y) {                                   \

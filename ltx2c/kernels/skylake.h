@@ -45,11 +45,18 @@ static const char *ltx2c_skylake_unsupported(void) {
 
 /* ---- Packing ----------------------------------------------------------------------------------------------------- */
 
+/* A word in all lanes, made once a function: GCC would rather make each anew at every use, on the port that also adds. */
+LTX2C_INLINE __m512i ltx2c_skylake_constant(uint32_t word) {
+    __m512i v = _mm512_set1_epi32((int)word);
+    __asm__("" : "+v"(v));
+    return v;
+}
+
 /* The even bf16 of a vector, as f32 bits; the odd ones. */
 LTX2C_INLINE __m512i ltx2c_skylake_even(__m512i halves) { return _mm512_slli_epi32(halves, 16); }
 
 LTX2C_INLINE __m512i ltx2c_skylake_odd(__m512i halves) {
-    return _mm512_and_si512(halves, _mm512_set1_epi32((int)0xffff0000));
+    return _mm512_and_si512(halves, ltx2c_skylake_constant(0xffff0000));
 }
 
 /* Bounds of bf16 magnitudes; a word of f32 bits counts as a bf16 and a zero, and zeros are hidden. */
@@ -79,9 +86,11 @@ static void ltx2c_skylake_pack_a(uint32_t *to, size_t panel_words, const char *r
 /* f32 bits rounded to bf16 in their upper half; the lower half holds rubbish. NaNs must have their low half clear,
  * which holds for whatever arithmetic makes of bf16 values: payloads come from an operand or are the default. */
 LTX2C_INLINE __m512i ltx2c_skylake_round_up(__m512 values) {
-    __m512i bits = _mm512_castps_si512(values);
-    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    return _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    const __m512i bits = _mm512_castps_si512(values);
+    /* bits + 0x7fff + tie is bits - (0xffff8000 | !tie), where tie is bit 16: one bitwise operation of three operands */
+    const __m512i less = _mm512_ternarylogic_epi32(_mm512_srli_epi32(bits, 16), ltx2c_skylake_constant(1),
+                                                   ltx2c_skylake_constant(0xffff8000), 0xae);
+    return _mm512_sub_epi32(bits, less);
 }
 
 LTX2C_INLINE __m512 ltx2c_skylake_round(__m512 values) {
@@ -170,14 +179,15 @@ LTX2C_INLINE void ltx2c_skylake_get_bf16(const char *from, __m512 *even, __m512 
 }
 
 LTX2C_INLINE __m512i ltx2c_skylake_to_bf16(__m512 even, __m512 odd) {
-    return _mm512_mask_mov_epi16(_mm512_srli_epi32(ltx2c_skylake_round_up(even), 16), 0xaaaaaaaa,
-                                 ltx2c_skylake_round_up(odd));
+    /* a bitwise choice: upper ? x : y */
+    return _mm512_ternarylogic_epi32(ltx2c_skylake_constant(0xffff0000), ltx2c_skylake_round_up(odd),
+                                     _mm512_srli_epi32(ltx2c_skylake_round_up(even), 16), 0xca);
 }
 
 LTX2C_INLINE void ltx2c_skylake_store_bf16(char *to, __m512i halves) { _mm512_storeu_si512(to, halves); }
 
 LTX2C_INLINE int ltx2c_skylake_special_bf16(__m512i halves) {
-    const __m512i top = _mm512_set1_epi16(0x7f80);
+    const __m512i top = ltx2c_skylake_constant(0x7f807f80);
     return _mm512_cmpeq_epi16_mask(_mm512_and_si512(halves, top), top) != 0;
 }
 
