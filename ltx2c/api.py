@@ -19,6 +19,8 @@ from ltx2c.engines.verify import VerifyReport, verify_fused
 from ltx2c.files import Checkpoint
 from ltx2c.files.destination import Destination
 from ltx2c.files.layout import OutputLayout
+from ltx2c.files.paths import as_path
+from ltx2c.files.siblings import find_siblings
 from ltx2c.files.staging import rehearse
 from ltx2c.plan import Plan
 from ltx2c.plan.block_weights import BlockWeights
@@ -26,6 +28,7 @@ from ltx2c.plan.fuse import plan_sources
 from ltx2c.plan.match import OnUnmatched
 from ltx2c.plan.opened import AdapterArgument, BaseArgument, OpenedPlan, opened, reopened
 from ltx2c.plan.options import Options
+from ltx2c.plan.written import written_components
 from ltx2c.progress import OnProgress
 
 StrPath = str | os.PathLike[str]
@@ -42,6 +45,7 @@ def fuse_checkpoint(
     nvfp4_scales: str | None = None,
     alpha: AlphaMode = "stated",
     block_weights: BlockWeights = (),
+    variant: str | None = None,
     force: bool = False,
     allow_nonfinite: bool = False,
     max_shard_bytes: int | None = None,
@@ -52,10 +56,11 @@ def fuse_checkpoint(
     """Fuse adapters into a checkpoint and write the result, whole or not at all.
 
     Args:
-        base: a ``.safetensors`` file, a folder of shards, its ``.safetensors.index.json``, or an open checkpoint.
+        base: a ``.safetensors`` file, a model's or a pipeline's folder, an index, a hub name, or an open checkpoint.
         adapters: ``(path or open adapter, strength)`` in fusion order; files or sharded folders alike.
-        out: the file to write, or the folder where the base is sharded; it is to be created in a folder that exists.
-        arithmetic, nvfp4_scales, alpha, block_weights: as for ``plan_fuse``.
+        out: the file to write, or the folder where the base is one or is sharded, with all that stands beside the
+            weights; it is to be created in a folder that exists.
+        arithmetic, nvfp4_scales, alpha, block_weights, variant: as for ``plan_fuse``.
         threads: to compute with; None for what this process may use.
         unmatched: ``"warn"`` goes on without adapter pairs that have no home in the base, and reports them.
         force: whether to replace ``out`` where it exists.
@@ -70,7 +75,9 @@ def fuse_checkpoint(
         RefusedError: whatever stands against the fuse. All but ``nonfinite``, ``file-changed``, ``wrong-sha256`` (of
             the base) and an output that appears meanwhile is found before a weight is read.
     """
-    with opened_plan(base, adapters, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights)) as plan:
+    with opened_plan(
+        base, adapters, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant)
+    ) as plan:
         return _write(
             plan,
             out,
@@ -133,11 +140,13 @@ def _write(
     expect_sha256: Sequence[str],
     **how: Any,
 ) -> FuseReport:
-    layout, destination = check_output(plan, out, force=force, max_shard_bytes=max_shard_bytes)
+    layout, destination, notes = check_output(plan, out, force=force, max_shard_bytes=max_shard_bytes)
     digests = Digests(plan.sources, expect_sha256) if sha256 or expect_sha256 else None
     if digests is not None:
-        layout = lay_out(plan, max_shard_bytes=max_shard_bytes, adapter_sha256=digests.of_adapters())
-    return write_fused(plan, layout, destination, digests=digests, **how)
+        named = lay_out(plan, max_shard_bytes=max_shard_bytes, adapter_sha256=digests.of_adapters())
+        layout = replace(named, siblings=layout.siblings)
+    report = write_fused(plan, layout, destination, digests=digests, **how)
+    return replace(report, notes=(*report.notes, *notes))
 
 
 def outline_fuse(
@@ -151,6 +160,7 @@ def outline_fuse(
     nvfp4_scales: str | None = None,
     alpha: AlphaMode = "stated",
     block_weights: BlockWeights = (),
+    variant: str | None = None,
     force: bool = False,
     max_shard_bytes: int | None = None,
     sha256: bool = False,
@@ -161,16 +171,18 @@ def outline_fuse(
     Whether the output can be put in place is tried with an empty temporary beside it, which is removed again.
 
     Args:
-        base, adapters, out, arithmetic, threads, unmatched, nvfp4_scales, alpha, block_weights, force,
+        base, adapters, out, arithmetic, threads, unmatched, nvfp4_scales, alpha, block_weights, variant, force,
             max_shard_bytes, sha256, expect_sha256: as for ``fuse_checkpoint``.
 
     Raises:
         OSError: as the system raised it.
         RefusedError: as ``fuse_checkpoint``, but for what only fusing shows.
     """
-    with opened_plan(base, adapters, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights)) as plan:
-        destination = check_output(plan, out, force=force, max_shard_bytes=max_shard_bytes).destination
-        notes = rehearse(destination)
+    with opened_plan(
+        base, adapters, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant)
+    ) as plan:
+        _, destination, notes = check_output(plan, out, force=force, max_shard_bytes=max_shard_bytes)
+        notes += rehearse(destination)
         digests = Digests(plan.sources, expect_sha256) if sha256 or expect_sha256 else None
         if digests is not None:
             digests.of_adapters()
@@ -190,6 +202,7 @@ def verify_checkpoint(
     nvfp4_scales: str | None = None,
     alpha: AlphaMode = "stated",
     block_weights: BlockWeights = (),
+    variant: str | None = None,
     sample: float = 1.0,
     progress: OnProgress | None = None,
 ) -> VerifyReport:
@@ -197,7 +210,7 @@ def verify_checkpoint(
 
     Args:
         fused: what to check, whatever made it: a file, a folder of shards, or its index.
-        base, adapters, arithmetic, threads, unmatched, nvfp4_scales, alpha, block_weights, progress: as for
+        base, adapters, arithmetic, threads, unmatched, nvfp4_scales, alpha, block_weights, variant, progress: as for
             ``fuse_checkpoint``.
         sample: the share of every tensor's rows to compare, above 0 and up to 1.
 
@@ -206,7 +219,9 @@ def verify_checkpoint(
         RefusedError: as ``fuse_checkpoint`` and ``verify_fused`` do. That bytes differ is no error: the report says so.
     """
     with (
-        opened_plan(base, adapters, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights)) as plan,
+        opened_plan(
+            base, adapters, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant)
+        ) as plan,
         Checkpoint.open(fused) as checked,
     ):
         return verify_fused(plan, checked, threads=threads, sample=sample, progress=progress)
@@ -215,15 +230,16 @@ def verify_checkpoint(
 @contextlib.contextmanager
 def opened_plan(base: BaseArgument, adapters: Sequence[AdapterArgument], options: Options) -> Iterator[OpenedPlan]:
     """Open the files and plan the fuse; the files are closed at the end of the block. Raises as ``plan_fuse`` does."""
-    with opened(base, adapters, alpha=options.alpha) as (sources, strengths):
+    with opened(base, adapters, alpha=options.alpha, variant=options.variant) as (sources, strengths):
         yield OpenedPlan(plan_sources(sources, strengths, options), sources)
 
 
 class Output(NamedTuple):
-    """A plan's output, laid out, and its checked destination."""
+    """A plan's output, laid out, its checked destination, and what a person should know of what comes along."""
 
     layout: OutputLayout
     destination: Destination
+    notes: tuple[str, ...] = ()
 
 
 def check_output(
@@ -233,18 +249,33 @@ def check_output(
 
     Raises:
         OSError: as the system says.
-        RefusedError: as ``lay_out`` and ``Destination.check`` do.
+        RefusedError: as ``lay_out``, ``find_siblings`` and ``Destination.check`` do.
     """
     layout = lay_out(opened, max_shard_bytes=max_shard_bytes)
+    base = opened.sources.base
+    notes: tuple[str, ...] = ()
+    if base.folder is not None:
+        written = written_components(base, opened.plan.weights)
+        siblings, notes = find_siblings(base.folder, written, as_path(out))
+        layout = replace(layout, siblings=siblings)
     inputs = [path for checkpoint in opened.sources.checkpoints for path in _paths_of(checkpoint)]
-    destination = Destination.check(out, inputs=inputs, needed_bytes=layout.size, force=force, folder=layout.is_folder)
-    return Output(layout, destination)
+    inputs += [sibling.path for sibling in layout.siblings]
+    destination = Destination.check(
+        out,
+        inputs=inputs,
+        needed_bytes=layout.size,
+        force=force,
+        folder=layout.is_folder,
+        names=layout.names if layout.is_folder else (),
+    )
+    return Output(layout, destination, notes)
 
 
 def _paths_of(checkpoint: Checkpoint) -> Iterator[Path]:
     """Every file and folder that a checkpoint was read from."""
     yield checkpoint.path
     yield from (file.path for file in checkpoint.files)
-    if checkpoint.index_name:
-        folder = checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent
-        yield folder / checkpoint.index_name
+    folder = checkpoint.folder or checkpoint.path.parent
+    for component in checkpoint.components:
+        if component.index_name:
+            yield folder / component.name / component.index_name

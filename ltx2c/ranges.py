@@ -37,8 +37,8 @@ def fused_bytes(
     with reopened(plan) as opened:
         layout = lay_out(opened, max_shard_bytes=max_shard_bytes)
         unit = check_range(layout, begin, end, file)
-        if unit.file == layout.index_name:
-            return layout.index[begin:end]
+        if unit.file in layout.texts:
+            return layout.texts[unit.file][begin:end]
         found = UnitFuser(opened, layout, resolve_threads(threads)).read(unit)
         opened.sources.check_unchanged()
         return bytes(found)

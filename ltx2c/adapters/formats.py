@@ -40,7 +40,7 @@ Role = Literal[
 
 # Namespaces before a module's name, in adapters and in bases. Removed at a key's start only, again and again: PEFT's
 # is seen before diffusers'.
-PREFIXES = ("base_model.model.", "model.diffusion_model.", "diffusion_model.", "transformer.", "unet.")
+PREFIXES = ("base_model.model.", "model.diffusion_model.", "diffusion_model.", "transformer.", "connectors.", "unet.")
 
 # Namespaces after which the path's dots are written as underscores: kohya, musubi-tuner, OneTrainer, LyCORIS.
 UNDERSCORED_PREFIXES = ("lora_unet_", "lora_transformer_", "lycoris_")
@@ -165,7 +165,7 @@ PART_NAMES = {
     "scale_shift_table_a2v_ca_audio": "audio_a2v_cross_attn_scale_shift_table",
 }
 # and of a whole name.
-WHOLE_NAMES = {"text_embedding_projection.aggregate_embed": "connectors.text_proj_in"}
+WHOLE_NAMES = {"text_embedding_projection.aggregate_embed": "text_proj_in"}
 
 # A fused projection -> the projections whose rows it holds, in this order.
 FUSED_NAMES = {

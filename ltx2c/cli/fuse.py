@@ -19,13 +19,12 @@ EXAMPLE = """
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to fuse into what, and what to let pass."""
-    parser.add_argument(
-        "base", metavar="BASE", type=options.given_path, help="a .safetensors file, a folder of shards or its index"
-    )
+    options.add_base(parser)
     options.add_loras(parser, required=True)
     parser.add_argument(
         "-o", "--output", metavar="OUT", type=options.given_path, required=True, help="the file or folder to write"
     )
+    options.add_variant(parser)
     options.add_arithmetic(parser)
     options.add_threads(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what would be done and write nothing")
@@ -62,6 +61,7 @@ def run(args: argparse.Namespace) -> Result:
         "threads": args.threads,
         "unmatched": args.unmatched,
         "alpha": args.alpha,
+        "variant": args.variant,
         "block_weights": args.block_weights,
         "force": args.force,
         "max_shard_bytes": args.max_shard_size,

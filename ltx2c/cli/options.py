@@ -14,6 +14,16 @@ from ltx2c.errors import printable
 _TOO_LARGE = 1 << 63
 
 
+def add_base(parser: argparse.ArgumentParser) -> None:
+    """``BASE``."""
+    parser.add_argument(
+        "base",
+        metavar="BASE",
+        type=given_path,
+        help="the base: a .safetensors file; a folder of a model, a pipeline or shards; an index; or hf://ORG/REPO",
+    )
+
+
 def add_loras(
     parser: argparse.ArgumentParser,
     option: str = "--lora",
@@ -53,6 +63,13 @@ def add_arithmetic(parser: argparse.ArgumentParser) -> None:
         "--nvfp4-scales",
         choices=("swizzled", "linear"),
         help="the order of NVFP4's block scales in BASE, where it does not say so itself",
+    )
+
+
+def add_variant(parser: argparse.ArgumentParser) -> None:
+    """``--variant NAME``."""
+    parser.add_argument(
+        "--variant", metavar="NAME", help="which weights of the folder BASE, where it holds several, such as fp16"
     )
 
 

@@ -23,9 +23,7 @@ _HEADER = ("", "kept", "restored", "fused", "switched", "un-fused", "TFLOP", "GB
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The recipe, the base, and adapters by role."""
     parser.add_argument("recipe", metavar="RECIPE", help=f"one of {', '.join(PIPELINES)}")
-    parser.add_argument(
-        "base", metavar="BASE", type=options.given_path, help="the base: a .safetensors file, a folder or its index"
-    )
+    options.add_base(parser)
     options.add_loras(parser, what="an adapter of the user's, or the IC or HDR adapter")
     options.add_loras(parser, "--distilled-lora", what="the distilled adapter")
     options.add_loras(parser, "--detailing-lora", what="the detailing adapter")

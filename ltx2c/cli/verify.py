@@ -21,10 +21,9 @@ EXAMPLE = """
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to check against what, and how much of it."""
     parser.add_argument("fused", metavar="FUSED", type=options.given_path, help="what to check, whatever tool made it")
-    parser.add_argument(
-        "base", metavar="BASE", type=options.given_path, help="a .safetensors file, a folder of shards or its index"
-    )
+    options.add_base(parser)
     options.add_loras(parser)
+    options.add_variant(parser)
     options.add_arithmetic(parser)
     options.add_threads(parser)
     options.add_unmatched(parser)
@@ -46,6 +45,7 @@ def run(args: argparse.Namespace) -> Result:
             threads=args.threads,
             unmatched=args.unmatched,
             alpha=args.alpha,
+            variant=args.variant,
             block_weights=args.block_weights,
             sample=args.sample,
             progress=report,

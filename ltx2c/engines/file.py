@@ -25,6 +25,7 @@ from ltx2c.engines.weights import work_of
 from ltx2c.files.destination import Destination
 from ltx2c.files.direct import EmptyFile, OutputFile, write_small_file
 from ltx2c.files.layout import FileLayout, OutputLayout
+from ltx2c.files.siblings import copy_sibling
 from ltx2c.files.staging import publish, stage
 from ltx2c.plan.opened import OpenedPlan
 from ltx2c.progress import OnProgress, Progress
@@ -67,8 +68,11 @@ def write_fused(
                 writer.write(file, staged.file(file.name))
                 for name in writer.take_finished():
                     staged.complete(name)
-        if layout.is_folder:
-            write_small_file(staged.file(layout.index_name), layout.index)
+        for name, content in layout.texts.items():
+            write_small_file(staged.file(name), content)
+        for sibling in layout.siblings:
+            copy_sibling(sibling, staged.file(sibling.name))
+            staged.complete(sibling.name)
         if digests is not None:
             digests.finish_base()
         sources.check_unchanged()

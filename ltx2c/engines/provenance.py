@@ -20,12 +20,15 @@ VERSION = 1
 STALE = ("modelspec.hash_sha256", "modelspec.date", "sshs_*hash")
 
 
-def provenance(plan: Plan, base: Mapping[str, str], adapter_sha256: Sequence[str] | None = None) -> str:
+def provenance(
+    plan: Plan, base: Mapping[str, str], adapter_sha256: Sequence[str] | None = None, request: str | None = None
+) -> str:
     """The JSON entry that says what was fused. No times: the same inputs give the same bytes.
 
     Args:
         base: the base's metadata. What it says of its own fusing is kept, within what is said of the base.
         adapter_sha256: digests of the adapters' whole content, one each.
+        request: the digest of all that was asked for, where it was taken.
     """
     adapters = [{**_described(one.source), "strength": one.strength} for one in plan.adapters]
     for entry, digest in zip(adapters, adapter_sha256 or (), strict=False):
@@ -38,6 +41,7 @@ def provenance(plan: Plan, base: Mapping[str, str], adapter_sha256: Sequence[str
         **plan.options,
         "base": _described(plan.base) | ({KEY: before} if before else {}),
         "adapters": adapters,
+        **({"request": request} if request else {}),
     }
     return json.dumps(entry)
 

@@ -215,8 +215,7 @@ def check_range(layout: OutputLayout, begin: int, end: int, file: str | None) ->
             ``bad-range``: it does not lie in the file.
     """
     sizes = {one.name: one.size for one in layout.files}
-    if layout.is_folder:
-        sizes[layout.index_name] = len(layout.index)
+    sizes |= {name: len(content) for name, content in layout.texts.items()}
     chosen = next(iter(sizes)) if file is None and len(sizes) == 1 else file
     if chosen is None or chosen not in sizes:
         named = "" if chosen is None else f", {printable(chosen)} is none of them"

@@ -1,18 +1,55 @@
-"""A checkpoint: the tensors of one safetensors file, or of a folder of shards with its index."""
+"""A checkpoint: the tensors of one safetensors file, of a model's folder, or of a pipeline's components."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Container
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.descriptors import HoldsDescriptors
-from ltx2c.files.index import Index, find_index, is_index_name, is_side_file, read_index, shards_of
+from ltx2c.files.index import Index, is_index_name, is_side_file, read_index, shards_of
+from ltx2c.files.model_folder import OTHERS, component_folders, find_weights, is_pipeline
 from ltx2c.files.paths import input_path
 from ltx2c.files.tensorfile import StoredTensor, TensorFile
+
+
+@dataclass(frozen=True, eq=False)
+class Component:
+    """The weights of one model: of one file, or of shards with their index.
+
+    Attributes:
+        name: of its subfolder in a pipeline's folder; "" where it stands by itself.
+        files: the safetensors files in it, sorted by name.
+        variant: of which variant they are, "" of none.
+        shards: the same by the path that the index gives them, such as ``part/a.safetensors``; empty for a single file.
+        index: of a folder of shards; None for a single file.
+        index_name: the index's file name, or "".
+        notes: what a person should know of it and nobody refused, one line each.
+    """
+
+    name: str
+    files: tuple[TensorFile, ...]
+    variant: str = ""
+    shards: dict[str, TensorFile] = field(default_factory=dict)
+    index: Index | None = None
+    index_name: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def tensors(self) -> dict[str, StoredTensor]:
+        """Its tensors by key, file after file in each header's order; where there is an index, as that has them."""
+        if self.index is None:
+            return self.files[0].tensors
+        found: dict[str, StoredTensor] = {}
+        weight_map = self.index.weight_map
+        for name, file in self.shards.items():
+            ours = {key: tensor for key, tensor in file.tensors.items() if weight_map.get(key) == name}
+            found |= file.tensors if len(ours) == len(file.tensors) else ours
+        return found
 
 
 class Checkpoint(HoldsDescriptors):
@@ -20,86 +57,77 @@ class Checkpoint(HoldsDescriptors):
 
     Attributes:
         path: as given.
-        files: the safetensors files in it, sorted by name.
-        shards: the same by the path that the index gives them, such as ``part/a.safetensors``; empty for a single file.
-        index: of a folder of shards; None for a single file.
-        index_name: the index's file name, or "".
+        folder: the model's folder, where it was given as one; None for a file or an index.
+        variant: the variant that was asked for; None where none was.
+        components: where its tensors lie; a pipeline's main one first, all others have one.
+        files: the safetensors files in it, component after component, sorted by name.
         tensors: by key, file after file in each header's order.
         metadata: ``__metadata__`` of all files together; the first file that holds a name wins.
         notes: what a person should know of it and nobody refused, one line each.
     """
 
-    def __init__(self, path: Path, files: tuple[TensorFile, ...]) -> None:
+    def __init__(
+        self, path: Path, components: Sequence[Component], *, folder: Path | None = None, variant: str | None = None
+    ) -> None:
         self.path = path
-        self.files = files
-        self.shards: dict[str, TensorFile] = {}
-        self.index: Index | None = None
-        self.index_name = ""
-        self.notes: tuple[str, ...] = ()
+        self.folder = folder
+        self.variant = variant
+        self.components = tuple(components)
+        self.files = tuple(file for component in components for file in component.files)
+        self.notes = tuple(note for component in components for note in component.notes)
         self.tensors: dict[str, StoredTensor] = {}
         self.metadata: dict[str, str] = {}
-        for file in files:
-            self.tensors.update(file.tensors)
+        for component in components:
+            tensors = component.tensors
+            for key in tensors.keys() & self.tensors.keys():
+                raise RefusedError(
+                    f"{printable(path)}: {printable(key)} is in {printable(component.name)} and another component",
+                    code="ambiguous-weight",
+                )
+            self.tensors |= tensors
+        for file in self.files:
             self.metadata = {**file.metadata, **self.metadata}
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Checkpoint:
-        """Open a ``.safetensors`` file, a folder of shards, or its index, from the headers; no tensor byte is read.
+    def open(cls, path: str | os.PathLike[str], *, variant: str | None = None) -> Checkpoint:
+        """Open a ``.safetensors`` file, a model's folder, a pipeline's, or an index, from the headers alone.
 
         Of a folder's shards the index decides which count, and where each key lies. A key that also stands in a shard
         that the index does not give for it, and shards that it does not name, are left out and listed in ``notes``.
+        Of a pipeline's folder those components are opened that adapters are fused into.
+
+        Args:
+            path: or a hub name, ``hf://ORG/REPO[@REVISION][/FILE]``, which is looked up in the cache on this disk.
+            variant: of a folder that holds weights of several, which: ``"fp16"``.
 
         Raises:
             OSError: a file is missing or cannot be read.
             RefusedError: ``bad-path``, ``hub-name``, ``not-in-cache``, ``no-checkpoint``, ``no-index``,
-                ``several-indexes``, ``shard-missing``,
-                ``shard-key-missing``, or as ``TensorFile.open`` and ``read_index`` say.
+                ``several-indexes``, ``several-variants``, ``no-variant``, ``no-transformer``, ``ambiguous-weight``,
+                ``shard-missing``, ``shard-key-missing``, or as ``TensorFile.open`` and ``read_index`` say.
         """
         path = input_path(path)
-        if path.is_dir():
-            index = find_index(path)
-            return cls._open_shards(path, index) if index else cls(path, (TensorFile.open(_only_file(path)),))
-        if is_index_name(path.name):
-            return cls._open_shards(path, path)
-        return cls(path, (TensorFile.open(path),))
-
-    @classmethod
-    def _open_shards(cls, path: Path, index_path: Path) -> Checkpoint:
-        index = read_index(index_path)
-        folder = index_path.parent
         with contextlib.ExitStack() as opened:
-            shards = {name: opened.enter_context(_open_shard(folder, name)) for name in shards_of(index.weight_map)}
-            checkpoint = cls(path, tuple(shards.values()))
-            checkpoint.shards = shards
-            checkpoint.index, checkpoint.index_name = index, index_path.name
-            checkpoint._keep_only_indexed(index, index_path)
-            checkpoint.notes += _stray_notes(folder, shards)
+            components = tuple(_open_components(path, variant, opened))
+            folder = path if path.is_dir() else None
+            checkpoint = cls(path, components, folder=folder, variant=variant if folder else None)
             opened.pop_all()
         return checkpoint
 
-    def _keep_only_indexed(self, index: Index, index_path: Path) -> None:
-        tensors = {name: file.tensors for name, file in self.shards.items()}
-        for key, name in index.weight_map.items():
-            if key not in tensors[name]:
-                raise RefusedError(
-                    f"{printable(index_path)}: key '{printable(key)}' should be in {printable(name)}, which lacks it",
-                    code="shard-key-missing",
-                )
-        notes = []
-        self.tensors = {}
-        for name, file in self.shards.items():
-            left_out = [key for key in file.tensors if index.weight_map.get(key) != name]
-            if left_out:
-                notes.append(
-                    f"{printable(file.path)}: {printable(left_out[0])} is not there by the index: left out "
-                    f"({len(left_out)} such)"
-                )
-            self.tensors |= (
-                file.tensors
-                if not left_out
-                else {key: tensor for key, tensor in file.tensors.items() if index.weight_map.get(key) == name}
-            )
-        self.notes = tuple(notes)
+    @property
+    def shards(self) -> dict[str, TensorFile]:
+        """Of the first component."""
+        return self.components[0].shards
+
+    @property
+    def index(self) -> Index | None:
+        """Of the first component."""
+        return self.components[0].index
+
+    @property
+    def index_name(self) -> str:
+        """Of the first component."""
+        return self.components[0].index_name
 
     def check_unchanged(self) -> None:
         """Make sure that every file is as it was when it was opened. Raises as ``TensorFile.check_unchanged``."""
@@ -118,6 +146,51 @@ class Checkpoint(HoldsDescriptors):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _open_components(path: Path, variant: str | None, opened: contextlib.ExitStack) -> Iterator[Component]:
+    if not path.is_dir():
+        yield _open_component("", path, "", opened)
+        return
+    for name in component_folders(path) if is_pipeline(path) else ("",):
+        folder = path / name
+        try:
+            found = find_weights(folder, variant, or_plain=name in OTHERS)
+        except RefusedError as error:
+            if name in OTHERS and error.code == "no-checkpoint":
+                continue
+            raise
+        yield _open_component(name, found.path, found.variant, opened)
+
+
+def _open_component(name: str, path: Path, variant: str, opened: contextlib.ExitStack) -> Component:
+    if not is_index_name(path.name):
+        return Component(name, (opened.enter_context(TensorFile.open(path)),), variant)
+    index, folder = read_index(path), path.parent
+    shards = {shard: opened.enter_context(_open_shard(folder, shard)) for shard in shards_of(index.weight_map)}
+    _check_indexed(index, path, shards)
+    notes = (*_left_out_notes(index, shards), *_stray_notes(folder, shards))
+    return Component(name, tuple(shards.values()), variant, shards, index, path.name, notes)
+
+
+def _check_indexed(index: Index, path: Path, shards: Mapping[str, TensorFile]) -> None:
+    tensors = {name: file.tensors for name, file in shards.items()}
+    for key, name in index.weight_map.items():
+        if key not in tensors[name]:
+            raise RefusedError(
+                f"{printable(path)}: key '{printable(key)}' should be in {printable(name)}, which lacks it",
+                code="shard-key-missing",
+            )
+
+
+def _left_out_notes(index: Index, shards: Mapping[str, TensorFile]) -> Iterator[str]:
+    for name, file in shards.items():
+        left_out = [key for key in file.tensors if index.weight_map.get(key) != name]
+        if left_out:
+            yield (
+                f"{printable(file.path)}: {printable(left_out[0])} is not there by the index: left out "
+                f"({len(left_out)} such)"
+            )
 
 
 def _open_shard(folder: Path, name: str) -> TensorFile:
@@ -144,25 +217,7 @@ def _check_stays_within(folder: Path, path: Path) -> None:
         )
 
 
-def _files_in(folder: Path) -> list[Path]:
-    return sorted(
-        path for path in folder.iterdir() if path.name.endswith(".safetensors") and not is_side_file(path.name)
-    )
-
-
-def _only_file(folder: Path) -> Path:
-    files = _files_in(folder)
-    if not files:
-        raise RefusedError(f"{printable(folder)}: holds no .safetensors file", code="no-checkpoint")
-    if len(files) > 1:
-        names = ", ".join(printable(path.name) for path in files[:3])
-        raise RefusedError(
-            f"{printable(folder)}: holds {len(files)} .safetensors files ({names} ...) and no index that joins them",
-            code="no-index",
-        )
-    return files[0]
-
-
-def _stray_notes(folder: Path, shards: Container[str]) -> tuple[str, ...]:
-    strays = [path for path in _files_in(folder) if path.name not in shards]
-    return tuple(f"{printable(path)}: not a shard by the index: ignored" for path in strays)
+def _stray_notes(folder: Path, shards: Container[str]) -> Iterator[str]:
+    for path in sorted(folder.iterdir()):
+        if path.name.endswith(".safetensors") and not is_side_file(path.name) and path.name not in shards:
+            yield f"{printable(path)}: not a shard by the index: ignored"

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ltx2c.dtypes import DTYPES
 from ltx2c.errors import RefusedError
 from ltx2c.files.header import MAX_HEADER_BYTES, METADATA, PAGE, PREFIX_BYTES
+from ltx2c.files.siblings import Sibling
 from ltx2c.files.tensorfile import StoredTensor
 
 
@@ -64,26 +65,30 @@ class FileLayout:
 
 @dataclass(frozen=True)
 class OutputLayout:
-    """A whole result: one file, or the shards of a folder with their index.
+    """A whole result: one file, or a folder: shards with their index, and what stands beside a model's weights.
 
     Attributes:
         files: in the order in which they are written.
-        index_name, index: the index's file name and content; both empty for a single file.
+        is_folder: whether the result is a folder; names lie within it, ``vae/config.json``.
+        texts: name -> content of small files that are made: indexes, a model card.
+        siblings: files that are copied.
     """
 
     files: tuple[FileLayout, ...]
-    index_name: str = ""
-    index: bytes = field(default=b"", repr=False)
+    is_folder: bool = False
+    texts: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    siblings: tuple[Sibling, ...] = field(default=(), repr=False)
 
     @property
-    def is_folder(self) -> bool:
-        """Whether it is a folder of shards."""
-        return bool(self.index_name)
+    def names(self) -> tuple[str, ...]:
+        """Of all files of a folder."""
+        return (*(file.name for file in self.files), *self.texts, *(sibling.name for sibling in self.siblings))
 
     @property
     def size(self) -> int:
         """Bytes of all files together."""
-        return sum(file.size for file in self.files) + len(self.index)
+        made = sum(file.size for file in self.files) + sum(map(len, self.texts.values()))
+        return made + sum(sibling.size for sibling in self.siblings)
 
 
 def plan_file(name: str, tensors: Iterable[OutputTensor], metadata: Mapping[str, str]) -> FileLayout:

@@ -26,6 +26,7 @@ from ltx2c.plan.opened import AdapterArgument, BaseArgument, Sources, opened
 from ltx2c.plan.options import Options
 from ltx2c.plan.plan import AppliedDelta, Deltas, Fusions, Plan, PlannedAdapter
 from ltx2c.plan.sources import Source
+from ltx2c.plan.written import written_components
 from ltx2c.strength import check_strength
 
 
@@ -38,11 +39,12 @@ def plan_fuse(
     nvfp4_scales: str | None = None,
     alpha: AlphaMode = "stated",
     block_weights: BlockWeights = (),
+    variant: str | None = None,
 ) -> Plan:
     """Plan the fusion of adapters into a base, from headers alone. Reads no weight, writes nothing.
 
     Args:
-        base: a ``.safetensors`` file, a folder of shards, its ``.safetensors.index.json``, or an open one.
+        base: a ``.safetensors`` file, a model's or a pipeline's folder, an index, a hub name, or an open checkpoint.
         adapters: ``(path or open adapter, strength)`` in fusion order. One of strength 0 beside others takes part.
         arithmetic: ``"ltx"``, upstream LTX's, which rounds through bfloat16, or ``"f32"``.
         unmatched: what to do about a delta whose module the base does not have: ``"error"`` refuses, ``"warn"`` goes
@@ -53,13 +55,14 @@ def plan_fuse(
             also an alpha in metadata that otherwise is only noted.
         block_weights: ``(pattern, factor)``: strengths are multiplied by the factors of all patterns, globs over the
             base's module names (keys without ``.weight``), that fit the module.
+        variant: of a folder given as the base that holds weights of several, which: ``"fp16"``.
 
     Raises:
         OSError: as the system raised it.
         RefusedError: whatever stands against the fuse, naming files, keys and both values.
     """
-    options = Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights)
-    with opened(base, adapters, alpha=alpha) as (sources, strengths):
+    options = Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant)
+    with opened(base, adapters, alpha=alpha, variant=variant) as (sources, strengths):
         return plan_sources(sources, strengths, options)
 
 
@@ -79,6 +82,7 @@ def plan_sources(sources: Sources, strengths: Sequence[float], options: Options)
     fusions = _fusions(base, matches, origins, strengths, factors)
     factors.check_used(base)
     weights = {key: stored[key] for key in fusions}
+    written = [tensor for one in written_components(base, fusions) for tensor in one.tensors.values()]
     return Plan(
         base=Source.of(base),
         adapters=tuple(
@@ -98,8 +102,8 @@ def plan_sources(sources: Sources, strengths: Sequence[float], options: Options)
             *_notes(base, adapters, matches),
             *rounding_notes(arithmetic, weights.values(), _factors(fusions, matches)),
         ),
-        tensors=len(base.tensors),
-        bytes_written=sum(tensor.nbytes for tensor in base.tensors.values()),
+        tensors=len(written),
+        bytes_written=sum(tensor.nbytes for tensor in written),
     )
 
 

@@ -89,18 +89,20 @@ class Sources:
 
 @contextlib.contextmanager
 def opened(
-    base: BaseArgument, adapters: Sequence[AdapterArgument], *, alpha: AlphaMode = "stated"
+    base: BaseArgument, adapters: Sequence[AdapterArgument], *, alpha: AlphaMode = "stated", variant: str | None = None
 ) -> Iterator[tuple[Sources, list[float]]]:
     """Open what was given as a path, and close it at the end of the block; the adapters' strengths beside it.
 
-    ``alpha`` is of adapters that are opened here, as for ``Adapter.open``.
+    ``alpha`` is of adapters that are opened here, as for ``Adapter.open``; ``variant`` of the base, likewise.
 
     Raises:
         OSError: as the system raised it.
         RefusedError: ``bad-adapter-argument``; as ``Checkpoint.open`` and ``Adapter.open`` say.
     """
     with contextlib.ExitStack() as files:
-        checkpoint = base if isinstance(base, Checkpoint) else files.enter_context(Checkpoint.open(base))
+        checkpoint = (
+            base if isinstance(base, Checkpoint) else files.enter_context(Checkpoint.open(base, variant=variant))
+        )
         given = [_adapter_and_strength(one) for one in adapters]
         yield (
             Sources(
@@ -137,7 +139,7 @@ def reopened(plan: Plan) -> Iterator[OpenedPlan]:
             and ``Adapter.open`` say, where it is of another kind now.
     """
     with contextlib.ExitStack() as files:
-        base = files.enter_context(Checkpoint.open(plan.base.place))
+        base = files.enter_context(Checkpoint.open(plan.base.place, variant=plan.base.variant))
         plan.base.check(base)
         adapters = []
         for planned in plan.adapters:

@@ -20,6 +20,7 @@ class Options:
     nvfp4_scales: str | None = None
     alpha: AlphaMode = "stated"
     block_weights: BlockWeights = ()
+    variant: str | None = None
 
     def given(self) -> dict[str, Any]:
         """Those, beside the arithmetic, that change a result's bytes and were given: for its metadata."""

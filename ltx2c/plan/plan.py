@@ -91,7 +91,7 @@ class Plan:
         options: that change bytes and were given, in JSON's own types.
         unmatched: adapter keys that no tensor of the base fits, in adapter order.
         notes: what a user should be told.
-        tensors: how many the base holds.
+        tensors: how many the result holds; of a pipeline, in the components that are written.
         bytes_written: tensor bytes of the result.
     """
 

@@ -27,23 +27,26 @@ class Source:
         path: as it was given, which is no part of what it is.
         place: the same, absolute.
         files: of one or more shards.
-        index_sha256: hex digest of what a folder's index says; empty for a single file.
+        index_sha256: hex digest of what a folder's index says, of several indexes together; empty for single files.
+        variant: of a folder's weights, where one was asked for.
     """
 
     path: Path = field(compare=False)
     place: Path
     files: tuple[FileIdentity, ...]
     index_sha256: str = ""
+    variant: str | None = None
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Source:
         """What a plan says of a checkpoint that is open."""
-        index = checkpoint.index
+        indexes = [one.index.as_bytes() for one in checkpoint.components if one.index is not None]
         return cls(
             checkpoint.path,
             checkpoint.path.absolute(),
             tuple(file.identity for file in checkpoint.files),
-            "" if index is None else hashlib.sha256(index.as_bytes()).hexdigest(),
+            hashlib.sha256(b"".join(indexes)).hexdigest() if indexes else "",
+            checkpoint.variant,
         )
 
     @property
@@ -60,13 +63,14 @@ class Source:
     def as_json(self) -> dict[str, Any]:
         """In JSON's own types."""
         files = [file.as_json() for file in self.files]
-        return {"path": str(self.path), "place": str(self.place), "files": files, "index_sha256": self.index_sha256}
+        place = {"path": str(self.path), "place": str(self.place), "variant": self.variant}
+        return {**place, "files": files, "index_sha256": self.index_sha256}
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Source:
         """What ``as_json`` gave."""
         files = tuple(map(FileIdentity.from_json, entry["files"]))
-        return cls(Path(entry["path"]), Path(entry["place"]), files, str(entry["index_sha256"]))
+        return cls(Path(entry["path"]), Path(entry["place"]), files, str(entry["index_sha256"]), entry.get("variant"))
 
     def check(self, checkpoint: Checkpoint) -> None:
         """Make sure that what was opened is what the plan was made from.

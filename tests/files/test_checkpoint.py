@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from rawfiles import write_tensors
 from refusals import refused
+from tensor_files import write
 
 from ltx2c.files import Checkpoint
 from ltx2c.files.destination import Destination
@@ -199,12 +200,34 @@ def test_a_variants_index_opens_its_shards(sharded: Path) -> None:
         with Checkpoint.open(path) as checkpoint:
             assert list(checkpoint.tensors) == ["b", "a", "c"] and checkpoint.index_name == variant.name
     index(sharded, {"a": "one.safetensors"})
-    with Checkpoint.open(sharded) as checkpoint:
-        assert checkpoint.index_name == plain.name and list(checkpoint.tensors) == ["a"]
+    with refused("several-variants", plain.name, variant.name):
+        Checkpoint.open(sharded)
+    for named, name, keys in (("", plain.name, ["a"]), ("fp16", variant.name, ["b", "a", "c"])):
+        with Checkpoint.open(sharded, variant=named) as checkpoint:
+            assert checkpoint.index_name == name and list(checkpoint.tensors) == keys
     plain.unlink()
     index(sharded, {"a": "one.safetensors"}, "model.safetensors.index.bf16.json")
-    with refused("several-indexes", "index.bf16.json", "index.fp16.json"):
+    with refused("several-variants", "index.bf16.json", "index.fp16.json"):
         Checkpoint.open(sharded)
+    with refused("no-variant", "fp8", "index.bf16.json", "index.fp16.json"):
+        Checkpoint.open(sharded, variant="fp8")
+
+
+def test_single_files_of_several_variants_are_told_apart_and_versions_are_none(tmp_path: Path) -> None:
+    for name in ("diffusion_pytorch_model", "diffusion_pytorch_model.fp16"):
+        write(tmp_path / f"{name}.safetensors", {name: ("F32", [1])})
+    with refused("several-variants", "diffusion_pytorch_model.fp16.safetensors", "diffusion_pytorch_model.safetensors"):
+        Checkpoint.open(tmp_path)
+    for variant, key in (("fp16", "diffusion_pytorch_model.fp16"), ("", "diffusion_pytorch_model")):
+        with Checkpoint.open(tmp_path, variant=variant) as checkpoint:
+            assert list(checkpoint.tensors) == [key]
+    folder = tmp_path / "other"
+    folder.mkdir()
+    write(folder / "ltx-2.5.safetensors", {"a": ("F32", [1])})
+    with Checkpoint.open(folder) as checkpoint:
+        assert checkpoint.components[0].variant == ""
+    with refused("no-variant", "fp16", "ltx-2.5.safetensors"):
+        Checkpoint.open(folder, variant="fp16")
 
 
 def test_shards_may_lie_in_subfolders(tmp_path: Path) -> None:
