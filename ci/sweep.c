@@ -33,10 +33,10 @@ enum { TRAINED, ZEROS = 4, ANY = 5, KINDS = 6, FIRST_EXACT = 6, EXACT_KINDS = 6 
 static float value(uint32_t kind) {
     static const uint32_t lowest[] = {118, 60, 55, 185}, spread[] = {6, 130, 20, 10};
     static const uint32_t exponents[EXACT_KINDS] = {59, 60, 70, 71, 190, 191};
-    if (kind >= FIRST_EXACT)
-        return ltx2c_float(below(2) << 31 | exponents[kind - FIRST_EXACT] << 23 | below(2) << 16);
     if (kind == ZEROS) return below(8) ? ltx2c_float(draw() << 31) : 1.5f;
-    const uint32_t sign = below(2) << 31, fraction = draw();
+    const uint32_t sign = below(2) << 31;
+    if (kind >= FIRST_EXACT) return ltx2c_float(sign | exponents[kind - FIRST_EXACT] << 23 | below(2) << 16);
+    const uint32_t fraction = draw();
     if (kind == ANY) return ltx2c_float(sign | fraction);
     return ltx2c_float(sign | (lowest[kind] + below(spread[kind])) << 23 | (fraction & 0x7fffff));
 }
@@ -84,7 +84,8 @@ static void draw_plain(ltx2c_job *job, ltx2c_term *term) {
 static void draw_mixed(ltx2c_job *job, ltx2c_term *terms) {
     job->arithmetic = (ltx2c_arithmetic)below(3);
     const int wide = job->arithmetic == LTX2C_ARITHMETIC_LTX_WIDE;
-    job->weight = draw_matrix(job->rows, job->columns, wide ? LTX2C_F32 : (ltx2c_dtype)below(3), below(KINDS));
+    const ltx2c_dtype stored = wide ? LTX2C_F32 : (ltx2c_dtype)below(3);
+    job->weight = draw_matrix(job->rows, job->columns, stored, below(KINDS));
     job->term_count = 1 + below(MOST_TERMS);
     for (size_t t = 0; t < job->term_count; t++) {
         ltx2c_term *term = &terms[t];
