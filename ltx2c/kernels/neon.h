@@ -133,11 +133,21 @@ LTX2C_INLINE void ltx2c_neon_product(const int rows, const int fused, ltx2c_neon
         for (int v = 0; v < ltx2c_neon_vectors; v++) columns[v] = vreinterpretq_f32_u32(vld1q_u32(a + 4 * v));
         LTX2C_UNROLL
         for (int r = 0; r < rows; r++) {
+#if defined(__clang__)
             const float32x4_t row = vreinterpretq_f32_u32(vld1q_dup_u32(b + (size_t)r * b_stride + k));
             LTX2C_UNROLL
             for (int v = 0; v < ltx2c_neon_vectors; v++)
                 sum[r][v] = fused ? vfmaq_f32(sum[r][v], row, columns[v])
                                   : vaddq_f32(sum[r][v], vmulq_f32(row, columns[v]));
+#else /* GCC 12 asks for all six values of B before the first FMLA, and keeps sums on the stack for want of registers */
+            float row;
+            memcpy(&row, b + (size_t)r * b_stride + k, sizeof row);
+            LTX2C_UNROLL
+            for (int v = 0; v < ltx2c_neon_vectors; v++)
+                sum[r][v] = fused ? vfmaq_n_f32(sum[r][v], columns[v], row)
+                                  : vaddq_f32(sum[r][v], vmulq_n_f32(columns[v], row));
+            __asm__ volatile("" : "+w"(sum[r][ltx2c_neon_vectors - 1]) : : "memory"); /* the next load comes after */
+#endif
         }
     }
 }
