@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,14 @@ from ltx2c.engines.digests import Digests
 from ltx2c.engines.file import write_fused
 from ltx2c.engines.outputs import lay_out
 from ltx2c.engines.report import FuseOutline, FuseReport, outline
+from ltx2c.engines.request import Request
 from ltx2c.engines.verify import VerifyReport, verify_fused
+from ltx2c.errors import printable
 from ltx2c.files import Checkpoint
-from ltx2c.files.destination import Destination
+from ltx2c.files.destination import Destination, cannot_write
 from ltx2c.files.layout import OutputLayout
-from ltx2c.files.paths import as_path
+from ltx2c.files.paths import as_path, place
+from ltx2c.files.remembered import remembered_sha256
 from ltx2c.files.siblings import find_siblings
 from ltx2c.files.staging import rehearse
 from ltx2c.plan import Plan
@@ -47,6 +51,7 @@ def fuse_checkpoint(
     block_weights: BlockWeights = (),
     variant: str | None = None,
     force: bool = False,
+    reuse: bool = False,
     allow_nonfinite: bool = False,
     max_shard_bytes: int | None = None,
     sha256: bool = False,
@@ -64,6 +69,9 @@ def fuse_checkpoint(
         threads: to compute with; None for what this process may use.
         unmatched: ``"warn"`` goes on without adapter pairs that have no home in the base, and reports them.
         force: whether to replace ``out`` where it exists.
+        reuse: whether to leave ``out`` as it is where the same request has made it: of the same base and adapters by
+            content, strengths, order, arithmetic, layout and files beside. Their sha256 are remembered in the user's
+            cache. An ``out`` of another request, or one that is not whole, is refused without ``force``.
         allow_nonfinite: whether to keep a result with infinities or NaN where the base was finite.
         max_shard_bytes: write a folder of shards of at most so many tensor bytes each, however the base is sharded.
         sha256: whether to report full digests of base, adapters and output; the adapters' enter the metadata too.
@@ -83,6 +91,7 @@ def fuse_checkpoint(
             out,
             threads=threads,
             force=force,
+            reuse=reuse,
             allow_nonfinite=allow_nonfinite,
             max_shard_bytes=max_shard_bytes,
             sha256=sha256,
@@ -97,6 +106,7 @@ def execute(
     *,
     threads: int | None = None,
     force: bool = False,
+    reuse: bool = False,
     allow_nonfinite: bool = False,
     max_shard_bytes: int | None = None,
     sha256: bool = False,
@@ -108,7 +118,7 @@ def execute(
     Args:
         plan: from ``plan_fuse``, or from ``Plan.from_json`` in another process. The files that it was made from are
             opened again where they were.
-        out, threads, force, allow_nonfinite, max_shard_bytes, sha256, expect_sha256, progress: as for
+        out, threads, force, reuse, allow_nonfinite, max_shard_bytes, sha256, expect_sha256, progress: as for
             ``fuse_checkpoint``.
 
     Raises:
@@ -122,6 +132,7 @@ def execute(
             out,
             threads=threads,
             force=force,
+            reuse=reuse,
             allow_nonfinite=allow_nonfinite,
             max_shard_bytes=max_shard_bytes,
             sha256=sha256,
@@ -135,18 +146,62 @@ def _write(
     out: StrPath,
     *,
     force: bool,
+    reuse: bool,
     max_shard_bytes: int | None,
     sha256: bool,
     expect_sha256: Sequence[str],
     **how: Any,
 ) -> FuseReport:
-    layout, destination, notes = check_output(plan, out, force=force, max_shard_bytes=max_shard_bytes)
+    began = time.perf_counter()
+    laid_out = _lay_out(plan, out, max_shard_bytes)
     digests = Digests(plan.sources, expect_sha256) if sha256 or expect_sha256 else None
-    if digests is not None:
-        named = lay_out(plan, max_shard_bytes=max_shard_bytes, adapter_sha256=digests.of_adapters())
+    layout, request = laid_out.layout, None
+    if reuse:
+        request = Request(plan, layout, max_shard_bytes)
+        if digests is not None:
+            digests.take(request.inputs)
+        if _stands(out, request, layout, force=force):
+            return _reused(plan, out, request, layout, began, digests=digests, threads=how["threads"])
+    destination = _check_destination(plan, out, layout, force=force)
+    adapters = request.of_adapters(plan) if request else digests.of_adapters() if digests else None
+    if adapters is not None:
+        asked = request.sha256 if request else None
+        named = lay_out(plan, max_shard_bytes=max_shard_bytes, adapter_sha256=adapters, request=asked)
         layout = replace(named, siblings=layout.siblings)
     report = write_fused(plan, layout, destination, digests=digests, **how)
-    return replace(report, notes=(*report.notes, *notes))
+    return replace(report, notes=(*report.notes, *laid_out.notes))
+
+
+def _stands(out: StrPath, request: Request, layout: OutputLayout, *, force: bool) -> bool:
+    """Whether ``out`` is there, whole and made by the same request; refused where it is another and stays."""
+    path = as_path(out)
+    if not os.path.lexists(path):
+        return False
+    problem = request.differs(path, layout)
+    if problem and not force:
+        raise cannot_write(
+            path, f"it stands there, and {printable(problem)}; --force replaces it", "output-other-request"
+        )
+    return problem is None
+
+
+def _reused(
+    plan: OpenedPlan,
+    out: StrPath,
+    request: Request,
+    layout: OutputLayout,
+    began: float,
+    *,
+    digests: Digests | None,
+    threads: int | None,
+) -> FuseReport:
+    path = place(out)
+    known = digests.report() if digests else {}
+    if digests is not None:
+        written = [path / file.name for file in layout.files] if layout.is_folder else [path]
+        known |= {str(one): remembered_sha256(one) for one in written}
+    told = vars(outline(plan.plan, path, threads, known)) | {"reused": True}
+    return FuseReport(**told, nonfinite={}, seconds=time.perf_counter() - began)
 
 
 def outline_fuse(
@@ -162,6 +217,7 @@ def outline_fuse(
     block_weights: BlockWeights = (),
     variant: str | None = None,
     force: bool = False,
+    reuse: bool = False,
     max_shard_bytes: int | None = None,
     sha256: bool = False,
     expect_sha256: Sequence[str] = (),
@@ -171,7 +227,7 @@ def outline_fuse(
     Whether the output can be put in place is tried with an empty temporary beside it, which is removed again.
 
     Args:
-        base, adapters, out, arithmetic, threads, unmatched, nvfp4_scales, alpha, block_weights, variant, force,
+        base, adapters, out, arithmetic, threads, unmatched, nvfp4_scales, alpha, block_weights, variant, force, reuse,
             max_shard_bytes, sha256, expect_sha256: as for ``fuse_checkpoint``.
 
     Raises:
@@ -181,7 +237,16 @@ def outline_fuse(
     with opened_plan(
         base, adapters, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant)
     ) as plan:
-        _, destination, notes = check_output(plan, out, force=force, max_shard_bytes=max_shard_bytes)
+        layout, notes = _lay_out(plan, out, max_shard_bytes)
+        if reuse:
+            request = Request(plan, layout, max_shard_bytes)
+            if _stands(out, request, layout, force=force):
+                digests = Digests(plan.sources, expect_sha256) if sha256 or expect_sha256 else None
+                if digests is not None:
+                    digests.take(request.inputs)
+                known = outline(plan.plan, place(out), threads, digests.report() if digests else {})
+                return replace(known, reused=True)
+        destination = _check_destination(plan, out, layout, force=force)
         notes += rehearse(destination)
         digests = Digests(plan.sources, expect_sha256) if sha256 or expect_sha256 else None
         if digests is not None:
@@ -234,33 +299,28 @@ def opened_plan(base: BaseArgument, adapters: Sequence[AdapterArgument], options
         yield OpenedPlan(plan_sources(sources, strengths, options), sources)
 
 
-class Output(NamedTuple):
-    """A plan's output, laid out, its checked destination, and what a person should know of what comes along."""
+class _LaidOut(NamedTuple):
+    """A plan's output, and what a person should know of what comes along."""
 
     layout: OutputLayout
-    destination: Destination
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
 
 
-def check_output(
-    opened: OpenedPlan, out: StrPath, *, force: bool = False, max_shard_bytes: int | None = None
-) -> Output:
-    """Make sure, without writing, that a plan's output can be put at ``out``.
-
-    Raises:
-        OSError: as the system says.
-        RefusedError: as ``lay_out``, ``find_siblings`` and ``Destination.check`` do.
-    """
+def _lay_out(opened: OpenedPlan, out: StrPath, max_shard_bytes: int | None) -> _LaidOut:
+    """The output of a plan with all that comes along. Raises as ``lay_out`` and ``find_siblings`` do."""
     layout = lay_out(opened, max_shard_bytes=max_shard_bytes)
     base = opened.sources.base
-    notes: tuple[str, ...] = ()
-    if base.folder is not None:
-        written = written_components(base, opened.plan.weights)
-        siblings, notes = find_siblings(base.folder, written, as_path(out))
-        layout = replace(layout, siblings=siblings)
+    if base.folder is None:
+        return _LaidOut(layout, ())
+    siblings, notes = find_siblings(base.folder, written_components(base, opened.plan.weights), as_path(out))
+    return _LaidOut(replace(layout, siblings=siblings), notes)
+
+
+def _check_destination(opened: OpenedPlan, out: StrPath, layout: OutputLayout, *, force: bool) -> Destination:
+    """Make sure, without writing, that an output can be put at ``out``. Raises as ``Destination.check`` does."""
     inputs = [path for checkpoint in opened.sources.checkpoints for path in _paths_of(checkpoint)]
     inputs += [sibling.path for sibling in layout.siblings]
-    destination = Destination.check(
+    return Destination.check(
         out,
         inputs=inputs,
         needed_bytes=layout.size,
@@ -268,7 +328,6 @@ def check_output(
         folder=layout.is_folder,
         names=layout.names if layout.is_folder else (),
     )
-    return Output(layout, destination, notes)
 
 
 def _paths_of(checkpoint: Checkpoint) -> Iterator[Path]:

@@ -29,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_threads(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what would be done and write nothing")
     parser.add_argument("--force", action="store_true", help="replace OUT if it exists")
+    parser.add_argument(
+        "--reuse", action="store_true", help="leave OUT as it is where the same request, by content, has made it"
+    )
     options.add_unmatched(parser)
     options.add_strength_options(parser)
     parser.add_argument(
@@ -64,6 +67,7 @@ def run(args: argparse.Namespace) -> Result:
         "variant": args.variant,
         "block_weights": args.block_weights,
         "force": args.force,
+        "reuse": args.reuse,
         "max_shard_bytes": args.max_shard_size,
         "sha256": args.sha256,
         "expect_sha256": args.expect_sha256,
@@ -78,6 +82,12 @@ def run(args: argparse.Namespace) -> Result:
 
 def summary(report: FuseReport) -> list[str]:
     """What was written, from what, and how fast."""
+    if report.reused:
+        return [
+            f"{printable(report.out)}: reused, nothing was written",
+            *_adapter_lines(report.adapters),
+            *_note_and_digest_lines(report),
+        ]
     return [
         f"{printable(report.out)}: {count(report.tensors, 'tensor')}, {report.tensors_fused:,} of them fused",
         *_adapter_lines(report.adapters),
@@ -97,7 +107,7 @@ def _outline_lines(plan: FuseOutline) -> list[str]:
         *unmatched(plan.unmatched),
         *_note_and_digest_lines(plan),
         f"  {size(plan.bytes_read)} to read, {size(plan.bytes_written)} to write, {operations(2 * plan.macs)}",
-        "nothing was written (--dry-run)",
+        "it would be reused: the same request has made it" if plan.reused else "nothing was written (--dry-run)",
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ltx2c.errors import RefusedError, printable
@@ -50,6 +50,11 @@ class Digests:
             parts = [self._known(file, FileDigest(file).finish()) for file in adapter.files]
             digests.append(parts[0] if len(parts) == 1 else hashlib.sha256("".join(parts).encode()).hexdigest())
         return digests
+
+    def take(self, known: Mapping[TensorFile, str]) -> None:
+        """Take digests that are known of all inputs. Raises ``wrong-sha256`` as ``of_adapters`` does."""
+        for file, digest in known.items():
+            self._known(file, digest)
 
     def feed(self, file: TensorFile, offset: int, data: memoryview) -> None:
         """Take bytes of the base as they were read."""

@@ -37,6 +37,7 @@ class FuseOutline:
         bytes_read, bytes_written: tensor bytes.
         macs: multiply-adds.
         threads, kernel: what computes.
+        reused: whether the result stands there already, made by the same request, so that nothing is written.
     """
 
     out: Path
@@ -51,6 +52,7 @@ class FuseOutline:
     macs: int
     threads: int
     kernel: str
+    reused: bool
 
     def as_json(self) -> dict[str, Any]:
         """The same in JSON's own types."""
@@ -92,6 +94,7 @@ def outline(
         macs=plan.macs,
         threads=resolve_threads(threads),
         kernel=kernels.selected(),
+        reused=False,
     )
 
 
