@@ -28,14 +28,16 @@ static uint32_t choose(const uint32_t *from, uint32_t count) { return from[below
 
 enum { TRAINED, ZEROS = 4, ANY = 5, KINDS = 6, FIRST_EXACT = 6, EXACT_KINDS = 6 };
 
-/* One f32 value of a kind: trained-like, wide, round the guards' lower and upper bounds, zeros, any bits; then those of
- * one exponent and two mantissas, whose sums cancel to a single unit: pairs of them lie on either side of each bound. */
+/* One f32 value of a kind: trained-like, wide, round the guards' lower and upper bounds, zeros, any bits. Then those of
+ * one exponent and few mantissas, whose sums cancel to a single unit or come back from beyond the largest value: pairs
+ * of them lie on either side of each bound. */
 static float value(uint32_t kind) {
     static const uint32_t lowest[] = {118, 60, 55, 185}, spread[] = {6, 130, 20, 10};
     static const uint32_t exponents[EXACT_KINDS] = {59, 60, 70, 71, 190, 191};
+    const uint32_t step = kind < FIRST_EXACT + 4 ? 1 : 42; /* mantissas of 128 to 131, or to 254 */
     if (kind == ZEROS) return below(8) ? ltx2c_float(draw() << 31) : 1.5f;
     const uint32_t sign = below(2) << 31;
-    if (kind >= FIRST_EXACT) return ltx2c_float(sign | exponents[kind - FIRST_EXACT] << 23 | below(2) << 16);
+    if (kind >= FIRST_EXACT) return ltx2c_float(sign | exponents[kind - FIRST_EXACT] << 23 | below(4) * step << 16);
     const uint32_t fraction = draw();
     if (kind == ANY) return ltx2c_float(sign | fraction);
     return ltx2c_float(sign | (lowest[kind] + below(spread[kind])) << 23 | (fraction & 0x7fffff));
@@ -140,18 +142,13 @@ static void free_problem(problem *p) {
 
 typedef struct {
     ltx2c_batch *batch;
-    size_t worker, *left;
+    size_t worker;
 } seat;
 
 static void *work(void *given) {
-    seat *s = given;
-    for (;;) {
-        size_t left = __atomic_load_n(s->left, __ATOMIC_RELAXED);
-        do {
-            if (!left) return NULL;
-        } while (!__atomic_compare_exchange_n(s->left, &left, left - 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
-        ltx2c_run_block(s->batch, s->worker);
-    }
+    const seat *s = given;
+    while (ltx2c_run_block(s->batch, s->worker)) continue;
+    return NULL;
 }
 
 /* Fuses a problem's jobs together, each into memory of its own that begins with the weight or, in place, is it. */
@@ -167,9 +164,8 @@ static void fuse(const ltx2c_kernel *kernel, problem *p, void **outs, int in_pla
         if (in_place) jobs[j].weight.data = memcpy(outs[j], jobs[j].weight.data, bytes);
     }
     if (ltx2c_open_batch(&batch, kernel, jobs, JOBS, THREADS)) exit(3);
-    size_t left = batch.blocks;
     for (size_t i = 0; i < batch.worker_count; i++) {
-        seats[i] = (seat){&batch, i, &left};
+        seats[i] = (seat){&batch, i};
         if (pthread_create(&threads[i], NULL, work, &seats[i])) exit(3);
     }
     for (size_t i = 0; i < batch.worker_count; i++) pthread_join(threads[i], NULL);

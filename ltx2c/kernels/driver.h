@@ -1,7 +1,8 @@
 /* From jobs to tiles: cuts weights into blocks, packs factors, walks the register tiles. Knows no instruction set.
  *
- * Any number of threads call ltx2c_run_block() once for each of batch->blocks; every call takes the next block by
- * ticket, so blocks start in order whatever the order in which the caller hands out iterations.
+ * Any number of threads, each as a worker of its own, call ltx2c_run_block() until it says that no block is left. That is
+ * the only scheduler: a call takes the next block by ticket, so blocks start in order, and whoever calls starts threads
+ * and hands out nothing. A thread that takes no more tickets leaves no gap: what it took, it finished.
  *
  * A is packed once per weight into a ring of buffers, in units that whichever thread needs one first packs. A thread
  * waits only for a unit that another is packing, or for an older weight whose last blocks are running (its buffer is
@@ -218,13 +219,15 @@ static size_t ltx2c_find_slab(const ltx2c_batch *batch, size_t ticket) {
     return low;
 }
 
-/* Takes and runs the next block. Call it batch->blocks times in all, from any threads with workers of their own. */
-static void ltx2c_run_block(ltx2c_batch *batch, size_t worker) {
-    const ltx2c_environment saved = ltx2c_enter_environment();
+/* Takes the next block and runs it; 0 where none is left. No two threads may be the same worker at the same time. */
+static int ltx2c_run_block(ltx2c_batch *batch, size_t worker) {
     const size_t ticket = __atomic_fetch_add(&batch->next_ticket, 1, __ATOMIC_RELAXED);
+    if (ticket >= batch->blocks) return 0;
+    const ltx2c_environment saved = ltx2c_enter_environment();
     const size_t index = ltx2c_find_slab(batch, ticket);
     ltx2c_run_place(batch, index, ticket - batch->slabs[index].first_ticket, &batch->workers[worker]);
     ltx2c_leave_environment(saved);
+    return 1;
 }
 
 #endif

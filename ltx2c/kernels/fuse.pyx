@@ -2,7 +2,7 @@
 """The bindings to the C kernels: fills C structures from byte views of arrays, and runs their blocks in parallel."""
 
 from cpython.exc cimport PyErr_CheckSignals
-from cython.parallel cimport parallel, prange, threadid
+from cython.parallel cimport parallel, prange
 from libc.stddef cimport ptrdiff_t, size_t
 from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -50,12 +50,11 @@ cdef extern from "dispatch.h" nogil:
 
 cdef extern from "driver.h" nogil:
     ctypedef struct ltx2c_batch:
-        size_t blocks
         size_t worker_count
 
     int ltx2c_open_batch(ltx2c_batch *batch, const ltx2c_kernel *kernel, ltx2c_job *jobs, size_t job_count,
                          size_t workers)
-    void ltx2c_run_block(ltx2c_batch *batch, size_t worker)
+    int ltx2c_run_block(ltx2c_batch *batch, size_t worker)
     void ltx2c_close_batch(ltx2c_batch *batch)
 
 cdef extern from "environment.h" nogil:
@@ -188,21 +187,18 @@ cdef class Jobs:
         raises, and ``CancelledError`` where ``stop`` was asked: outs are then unfinished.
         """
         cdef ltx2c_batch batch
-        cdef Py_ssize_t block, blocks
-        cdef int workers
+        cdef int worker, workers
         cdef size_t j
         cdef uint64_t last_look = 0
         stop = Stop() if stop is None else stop
         cdef int *asked = &stop.asked
         if ltx2c_open_batch(&batch, find_kernel(kernel), self.jobs, self.job_count, threads):
             raise MemoryError
-        blocks = batch.blocks
         workers = ltx2c_obtainable_threads(batch.worker_count)
         with nogil, parallel(num_threads=workers):
-            for block in prange(blocks, schedule="dynamic", chunksize=1):
-                if not ltx2c_is_asked(asked):
-                    ltx2c_run_block(&batch, threadid())
-                    if threadid() == 0 and ltx2c_is_time(&last_look):
+            for worker in prange(workers, schedule="static", chunksize=1):
+                while not ltx2c_is_asked(asked) and ltx2c_run_block(&batch, worker):
+                    if worker == 0 and ltx2c_is_time(&last_look):  # the first worker is the thread that called
                         self.look_for_signals(asked)
         ltx2c_close_batch(&batch)
         if self.interruption is not None:

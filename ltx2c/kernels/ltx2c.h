@@ -43,10 +43,11 @@ static inline int ltx2c_fuse(ltx2c_job *job, unsigned threads) {
     if (ltx2c_open_batch(&batch, ltx2c_best_kernel(), job, 1, threads)) return -1;
 #ifdef _OPENMP
     const int workers = ltx2c_obtainable_threads((int)batch.worker_count);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(workers)
-    for (size_t block = 0; block < batch.blocks; block++) ltx2c_run_block(&batch, (size_t)omp_get_thread_num());
+#pragma omp parallel for schedule(static, 1) num_threads(workers)
+    for (int worker = 0; worker < workers; worker++)
+        while (ltx2c_run_block(&batch, (size_t)worker)) continue;
 #else
-    for (size_t block = 0; block < batch.blocks; block++) ltx2c_run_block(&batch, 0);
+    while (ltx2c_run_block(&batch, 0)) continue;
 #endif
     ltx2c_close_batch(&batch);
     return 0;
