@@ -231,6 +231,8 @@ def _checked_full(index: int, weight: Array, out: Array, term: FullTerm) -> Term
 
 def _refuse_shared_outputs(jobs: Sequence[Job]) -> None:
     """Jobs run at the same time: what one writes, no other may touch."""
+    if len(jobs) == 1:  # nothing to race with, and a small weight's fusion takes less time than the search
+        return
     race = find_race(use for index, job in enumerate(jobs) for use in _uses(index, job))
     if race:
         writer, other = race
