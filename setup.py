@@ -88,7 +88,7 @@ class BuildKernels(build_ext):
 
 # Compilers vectorise a choice between two results only where computing both cannot trap. Nothing here can: exceptions
 # are masked while codecs run. No result depends on it.
-FLAGS = {"fuse": [], "codecs": ["-fno-trapping-math"]}
+FLAGS = {"fuse": [], "codecs": ["-fno-trapping-math"], "elementwise": ["-fno-trapping-math"]}
 
 EXTENSIONS = [
     Extension(

@@ -16,8 +16,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from ltx2c.kernels.elementwise import rescale_columns, rescale_rows
+from ltx2c.threads import resolve_threads
+
 Float32Array = npt.NDArray[np.float32]
-Float64Array = npt.NDArray[np.float64]
 
 LANES = 64
 
@@ -26,49 +28,20 @@ EPSILON = np.float32(2.0**-23)
 
 
 def rescale(
-    values: Float32Array, magnitudes: Float32Array, *, by_column: bool = False, step: float | None = None
+    values: Float32Array,
+    magnitudes: Float32Array,
+    *,
+    by_column: bool = False,
+    step: float | None = None,
+    threads: int | None = 1,
 ) -> None:
     """Rescale ``values`` in place.
 
     Args:
-        values: ``float32 [rows, columns]``; by column all rows of a weight.
+        values: ``float32 [rows, columns]``, contiguous; by column all rows of a weight.
         magnitudes: ``float32``, one per row; by column one per input, each of which has ``columns / inputs`` columns.
         step: LyCORIS' strength, which scales the whole step; None for PEFT's way.
+        threads: how many to use; None for what this process may use.
     """
-    with np.errstate(all="ignore"):  # zero rows, overflow: infinities and NaN are results, and are counted
-        squares = _of_columns(values, len(magnitudes)) if by_column else _of_rows(values)
-        norms = np.sqrt(squares).astype(np.float32)
-        if step is not None:
-            norms += EPSILON
-        factors = magnitudes / norms
-        if step is not None:
-            factors = np.float32(step) * (factors - np.float32(1)) + np.float32(1)
-        if by_column:
-            values *= np.repeat(factors, values.shape[1] // len(factors))
-        else:
-            values *= factors[:, None]
-
-
-def _of_rows(values: Float32Array) -> Float64Array:
-    lanes = np.zeros((len(values), min(LANES, values.shape[1])))
-    for begin in range(0, values.shape[1], LANES):
-        part = values[:, begin : begin + LANES].astype(np.float64)
-        part *= part
-        lanes[:, : part.shape[1]] += part
-    return _in_order(lanes)
-
-
-def _of_columns(values: Float32Array, inputs: int) -> Float64Array:
-    squares = np.zeros(values.shape[1])
-    for row in values:
-        wide = row.astype(np.float64)
-        wide *= wide
-        squares += wide
-    return _in_order(squares.reshape(inputs, -1))
-
-
-def _in_order(parts: Float64Array) -> Float64Array:
-    total = parts[:, 0].copy()
-    for column in range(1, parts.shape[1]):
-        total += parts[:, column]
-    return total
+    along = rescale_columns if by_column else rescale_rows
+    along(values, np.ascontiguousarray(magnitudes, np.float32), step, resolve_threads(threads))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,13 +11,19 @@ import numpy.typing as npt
 
 from ltx2c.adapters.deltas import LoadedDelta
 from ltx2c.arithmetic import F32, LTX, LTX_WIDE, Arithmetic
+from ltx2c.arrays import KERNEL_DTYPES
 from ltx2c.dora import rescale
 from ltx2c.fusion import Job, fuse_jobs
+from ltx2c.kernels import codecs
+from ltx2c.kernels.elementwise import store
 from ltx2c.plan.plan import AppliedDelta
-from ltx2c.reference import BFLOAT16, CANONICAL_NAN
 from ltx2c.terms import FullTerm, Term
+from ltx2c.threads import resolve_threads
 
 Array = npt.NDArray[Any]
+
+# Float32 values that are made for one range of rows and used at once, for each thread.
+ALONE_BYTES = 2 << 20
 
 
 class Loaded(NamedTuple):
@@ -41,63 +47,71 @@ class Rows(NamedTuple):
     deltas: Sequence[Loaded]
 
 
-def fuse_rows(parts: Iterable[Rows], threads: int | None, arithmetic: Arithmetic = LTX) -> list[int]:
+def fuse_rows(parts: Sequence[Rows], threads: int | None, arithmetic: Arithmetic = LTX) -> list[int]:
     """Fuse parts of weights in place.
 
     Returns:
         Per part, how many values are infinite or NaN where they were finite.
     """
-    steps = [list(_steps(part, threads, arithmetic)) for part in parts]
-    found = iter(fuse_jobs([step.job for each in steps for step in each if step.job is not None], threads=threads))
-    return [sum(step.finish(0 if step.job is None else next(found)) for step in each) for each in steps]
+    count = resolve_threads(threads)
+    nonfinite = [0] * len(parts)
+    together: list[tuple[int, Job]] = []
+    for index, part in enumerate(parts):
+        for some in _ranges(part):
+            if some.alone:
+                nonfinite[index] += sum(_fuse_alone(few, count, arithmetic) for few in _cut(some, count))
+            else:
+                together.append((index, Job(some.target, some.terms(count), some.target, arithmetic)))
+    for (index, _), found in zip(together, fuse_jobs([job for _, job in together], threads=count), strict=True):
+        nonfinite[index] += found
+    return nonfinite
 
 
-class _Step(NamedTuple):
-    """What is done to some rows of one weight.
-
-    Attributes:
-        target: the rows.
-        job: what the kernels do: over the target, or over a float32 copy of a target that is rescaled. None where it
-            is replaced.
-        values: what is stored after that; None where the job has stored its result.
-        lengths: DoRA's, of these rows or of all columns.
-        last: the delta that rescales.
-        through_bf16: whether what is rescaled is rounded to bfloat16 before it is stored.
-    """
+class _Range(NamedTuple):
+    """Rows of a weight, from ``begin`` on, that the same deltas enter; ``target`` is where they lie."""
 
     target: Array
-    job: Job | None
-    values: Array | None = None
-    lengths: Array | None = None
-    last: Loaded | None = None
-    through_bf16: bool = False
+    begin: int
+    deltas: Sequence[Loaded]
 
-    def finish(self, nonfinite: int) -> int:
-        """Store what is not yet; how many values are infinite or NaN where they were finite."""
-        if self.values is None:
-            return nonfinite
-        if self.lengths is not None and self.last is not None:
-            delta, applied = self.last
-            rescale(self.values, self.lengths, by_column=delta.by_column, step=applied.step)
-        return _store(self.target, self.values.astype(BFLOAT16) if self.through_bf16 else self.values)
+    @property
+    def last(self) -> LoadedDelta:
+        """The delta that replaces or rescales, if any does."""
+        return self.deltas[-1].delta
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is more to do than the kernels do, which is done before the next range is looked at."""
+        return self.last.replaces or self.last.lengths is not None or any(one.delta.computed for one in self.deltas)
+
+    def terms(self, threads: int) -> list[Term]:
+        """What enters these rows."""
+        end = self.begin + len(self.target)
+        return [term for one in self.deltas for term in _terms(one, self.begin, end, threads)]
 
 
-def _steps(part: Rows, threads: int | None, arithmetic: Arithmetic) -> Iterator[_Step]:
-    """The steps of one part: of each range of rows that the same deltas enter."""
-    for begin, end, deltas in _ranges(part):
-        target = part.values[begin - part.first : end - part.first]
-        terms = [term for one in deltas for term in _terms(one, begin, end, threads)]
-        last = deltas[-1]
-        lengths = last.delta.lengths
-        if last.delta.replaces:
-            yield _Step(target, None, _only_values(terms))
-        elif lengths is not None:
-            wide = target.astype(np.float32)
-            job = Job(wide, terms, wide, F32 if arithmetic is F32 else LTX_WIDE)
-            own = lengths if last.delta.by_column else lengths[begin:end]
-            yield _Step(target, job, wide, own, last, through_bf16=arithmetic is LTX)
-        else:
-            yield _Step(target, Job(target, terms, target, arithmetic))
+def _cut(some: _Range, threads: int) -> Iterator[_Range]:
+    """The same rows, few enough at a time to stay in cache; all of them where columns are rescaled."""
+    rows = len(some.target)
+    step = rows if some.last.by_column else max(1, threads * ALONE_BYTES // (4 * max(1, some.target.shape[1])))
+    for at in range(0, rows, step):
+        yield _Range(some.target[at : at + step], some.begin + at, some.deltas)
+
+
+def _fuse_alone(some: _Range, threads: int, arithmetic: Arithmetic) -> int:
+    """Fuse one range; how many values are infinite or NaN where they were finite."""
+    target, last, terms = some.target, some.last, some.terms(threads)
+    if last.replaces:
+        return _store(target, _only_values(terms), False, threads)
+    if last.lengths is None:
+        (count,) = fuse_jobs([Job(target, terms, target, arithmetic)], threads=threads)
+        return count
+    wide = np.empty(target.shape, np.float32)
+    codecs.cast(*_numbered(target), *_numbered(wide), target.shape[1], threads)
+    fuse_jobs([Job(wide, terms, wide, F32 if arithmetic is F32 else LTX_WIDE)], threads=threads)
+    lengths = last.lengths if last.by_column else last.lengths[some.begin : some.begin + len(target)]
+    rescale(wide, lengths, by_column=last.by_column, step=some.deltas[-1].applied.step, threads=threads)
+    return _store(target, wide, arithmetic is LTX, threads)
 
 
 def _only_values(terms: Sequence[Term]) -> Array:
@@ -107,7 +121,7 @@ def _only_values(terms: Sequence[Term]) -> Array:
     return values
 
 
-def _ranges(part: Rows) -> Iterator[tuple[int, int, list[Loaded]]]:
+def _ranges(part: Rows) -> Iterator[_Range]:
     """Ranges of the weight's rows within a part, each with the deltas that enter it; none without any."""
     first, last = part.first, part.first + len(part.values)
     spans = [_span(one.applied, first, last) for one in part.deltas]
@@ -115,7 +129,7 @@ def _ranges(part: Rows) -> Iterator[tuple[int, int, list[Loaded]]]:
     for begin, end in itertools.pairwise(cuts):
         deltas = [one for one, span in zip(part.deltas, spans, strict=True) if span[0] <= begin and end <= span[1]]
         if deltas:
-            yield begin, end, deltas
+            yield _Range(part.values[begin - first : end - first], begin, deltas)
 
 
 def _span(applied: AppliedDelta, first: int, last: int) -> tuple[int, int]:
@@ -126,19 +140,17 @@ def _span(applied: AppliedDelta, first: int, last: int) -> tuple[int, int]:
     return min(max(begin, first), last), max(min(end, last), first)
 
 
-def _terms(one: Loaded, begin: int, end: int, threads: int | None) -> Sequence[Term]:
+def _terms(one: Loaded, begin: int, end: int, threads: int) -> Sequence[Term]:
     shift = (one.applied.rows or (0, 0))[0] - one.applied.at
     return one.delta.terms(one.applied.effective_strength, slice(begin + shift, end + shift), threads=threads)
 
 
-def _store(target: Array, values: Array) -> int:
+def _store(target: Array, values: Array, through_bf16: bool, threads: int) -> int:
     """Round ``values`` to the target's dtype and store them; how many are not finite where the target was."""
-    with np.errstate(all="ignore"):
-        rounded = values.astype(target.dtype)
-        new = ~np.isfinite(rounded.astype(np.float32))
-    nonfinite = int(np.count_nonzero(new & np.isfinite(target.astype(np.float32)))) if new.any() else 0
-    target[...] = rounded
-    if new.any():
-        bits = CANONICAL_NAN[np.dtype(target.dtype)]
-        target.view(bits.dtype)[np.isnan(target)] = bits
-    return nonfinite
+    wide = np.ascontiguousarray(values, np.float32)
+    return store(wide, *_numbered(target), through_bf16, threads)
+
+
+def _numbered(array: Array) -> tuple[Array, int]:
+    """Its bytes, and the kernels' number of its dtype."""
+    return array.view(np.uint8), KERNEL_DTYPES[array.dtype]

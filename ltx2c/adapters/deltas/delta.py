@@ -30,6 +30,11 @@ FACTOR_DTYPES = ("BF16", "F16", "F32")
 class Difference(Protocol):
     """A delta's tensors, read: what it comes to for some rows."""
 
+    @property
+    def computed(self) -> bool:
+        """Whether the rows of a full difference are made when they are asked for: few at a time stay in cache."""
+        ...
+
     def terms(
         self, effective_strength: float, rows: slice | None = None, *, threads: int | None = 1
     ) -> Sequence[KernelTerm]:
@@ -58,6 +63,11 @@ class LoadedDelta:
     lengths: Float32Array | None = None
     by_column: bool = False
     replaces: bool = False
+
+    @property
+    def computed(self) -> bool:
+        """As ``Difference.computed``."""
+        return self.difference.computed
 
     def terms(
         self, effective_strength: float, rows: slice | None = None, *, threads: int | None = 1

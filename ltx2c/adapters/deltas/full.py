@@ -70,6 +70,7 @@ class LoadedFull:
     """The difference as a matrix."""
 
     values: Array
+    computed = False
 
     def terms(
         self, effective_strength: float, rows: slice | None = None, *, threads: int | None = 1

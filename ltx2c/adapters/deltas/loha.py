@@ -12,7 +12,9 @@ import numpy as np
 from ltx2c.adapters.deltas.delta import Array, Delta, KernelTerm, check_factor, check_rank, matrix
 from ltx2c.adapters.deltas.product import folded, product
 from ltx2c.files import StoredTensor
+from ltx2c.kernels.elementwise import multiply
 from ltx2c.terms import FullTerm
+from ltx2c.threads import resolve_threads
 
 
 class Half(NamedTuple):
@@ -44,10 +46,10 @@ class Half(NamedTuple):
         core = 0 if self.core is None else math.prod(self.core.shape) * self.b.shape[1]
         return math.prod(self.shape) * self.rank + core
 
-    def load(self) -> tuple[Array, Array, Array | None]:
-        """``(a [out, rank], b [rank, in], core)``."""
+    def load(self) -> tuple[Array, Array]:
+        """``(a [out, rank], b [rank, the rest])``, a core folded into b."""
         a, b = matrix(self.a.read()), matrix(self.b.read())
-        return (a, b, None) if self.core is None else (np.ascontiguousarray(a.T), b, self.core.read())
+        return (a, b) if self.core is None else (np.ascontiguousarray(a.T), folded(self.core.read(), b, 1))
 
     def check(self, where: str) -> None:
         """Refuse (``bad-factor``, ``rank-mismatch``) what is no such product."""
@@ -102,19 +104,15 @@ class LoHa(Delta):
 class LoadedLoHa:
     """Both halves' factors."""
 
-    one: tuple[Array, Array, Array | None]
-    two: tuple[Array, Array, Array | None]
+    one: tuple[Array, Array]
+    two: tuple[Array, Array]
+    computed = True
 
     def terms(
         self, effective_strength: float, rows: slice | None = None, *, threads: int | None = 1
     ) -> Sequence[KernelTerm]:
         """D's rows as a full difference. As ``Difference.terms``."""
-        first, second = (_rows_of(half, rows, threads) for half in (self.one, self.two))
-        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-            np.multiply(first, second, out=first)
+        chosen = rows or slice(None)
+        first, second = (product(a[chosen], b, threads) for a, b in (self.one, self.two))
+        multiply(first.reshape(-1), second.reshape(-1), resolve_threads(threads))
         return [FullTerm(first, effective_strength)]
-
-
-def _rows_of(half: tuple[Array, Array, Array | None], rows: slice | None, threads: int | None) -> Array:
-    a, b, core = half
-    return product(a if rows is None else a[rows], b if core is None else folded(core, b, threads), threads)

@@ -12,7 +12,9 @@ import numpy as np
 from ltx2c.adapters.deltas.delta import Delta, Float32Array, KernelTerm, check_factor, check_rank, matrix
 from ltx2c.adapters.deltas.product import folded, product
 from ltx2c.files import StoredTensor
+from ltx2c.kernels.elementwise import kron_rows
 from ltx2c.terms import FullTerm
+from ltx2c.threads import resolve_threads
 
 
 class Side(NamedTuple):
@@ -50,7 +52,7 @@ class Side(NamedTuple):
     def load(self) -> Float32Array:
         """``float32 [rows, the rest]``."""
         if self.whole is not None:
-            return matrix(self.whole.read()).astype(np.float32)
+            return np.ascontiguousarray(matrix(self.whole.read()), np.float32)
         assert self.a is not None and self.b is not None
         a, b = matrix(self.a.read()), matrix(self.b.read())
         if self.core is None:
@@ -116,23 +118,14 @@ class LoadedLoKr:
 
     one: Float32Array
     two: Float32Array
+    computed = True
 
     def terms(
         self, effective_strength: float, rows: slice | None = None, *, threads: int | None = 1
     ) -> Sequence[KernelTerm]:
         """D's rows as a full difference. As ``Difference.terms``."""
-        (rows1, columns1), (rows2, columns2) = self.one.shape, self.two.shape
-        begin, end, _ = (rows or slice(None)).indices(rows1 * rows2)
-        out = np.empty((end - begin, columns1, columns2), np.float32)
-        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-            at = begin
-            while at < end:  # the rows of D that one row of w1 gives
-                p, q = divmod(at, rows2)
-                until = min(end, (p + 1) * rows2)
-                np.multiply(
-                    self.one[p][None, :, None],
-                    self.two[q : q + until - at][:, None, :],
-                    out=out[at - begin : until - begin],
-                )
-                at = until
-        return [FullTerm(out.reshape(end - begin, -1), effective_strength)]
+        rows_of_all, columns = np.multiply(self.one.shape, self.two.shape)
+        begin, end, _ = (rows or slice(None)).indices(int(rows_of_all))
+        out = np.empty((end - begin, int(columns)), np.float32)
+        kron_rows(self.one, self.two, begin, out, resolve_threads(threads))
+        return [FullTerm(out, effective_strength)]

@@ -76,6 +76,7 @@ class LoadedPair:
     a: Array
     b: Array
     mid: Array | None = None
+    computed = False
 
     def terms(
         self, effective_strength: float, rows: slice | None = None, *, threads: int | None = 1
