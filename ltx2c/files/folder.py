@@ -144,9 +144,12 @@ def same_file(one: os.stat_result, other: os.stat_result) -> bool:
     """Whether two states, taken at one time, one of them of an open file, are of one file.
 
     The inode says so, but where a file system numbers its files anew every few minutes, as some network ones do. There
-    all else must agree: a file made by anybody else differs in its owner, one of another moment in its times.
+    all else must agree: a file made by anybody else differs in its owner, one of another moment in its times. None that
+    lies on a block device does that, and where times are coarse two of its files may agree in all else.
     """
-    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino) or unchanged(one, other)
+    if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino):
+        return True
+    return os.major(one.st_dev) == 0 and unchanged(one, other)
 
 
 def unchanged(before: os.stat_result, now: os.stat_result) -> bool:

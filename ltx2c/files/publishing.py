@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ltx2c.files import linux
 from ltx2c.files.folder import Folder
-from ltx2c.files.temporaries import ASIDE, Temporary
+from ltx2c.files.temporaries import ASIDE, Temporary, kept_name
 
 Move = Callable[[Folder, str, str], None]  # a temporary's name, to a result's
 
@@ -148,7 +148,9 @@ def check_replaceable(folder: Folder, out: str, opposite: Temporary) -> None:
     """Make sure that what stands at ``out`` may be moved away, by asking for what is never done.
 
     A folder cannot take a file's place, nor a file a folder's; but before the system says that, it says whether the
-    place may be taken at all: not where it is another's in a folder with the sticky bit, nor where it is immutable.
+    one to be moved may be moved at all: not where it is another's in a folder with the sticky bit, nor where it is
+    immutable. ``out`` is asked to take the temporary's place, and not the other way round: where another kind of thing
+    stands there by now, that is moved, and gets its name back, and nothing is lost but the temporary.
 
     Args:
         opposite: a folder where a file stands at ``out``, and a file where a folder does.
@@ -157,11 +159,19 @@ def check_replaceable(folder: Folder, out: str, opposite: Temporary) -> None:
         OSError: it may not.
     """
     try:
-        folder.rename(opposite.name, out)
-    except (NotADirectoryError, IsADirectoryError):
+        folder.rename(out, opposite.name)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return
-    except OSError as error:
-        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-            raise
+    finally:  # Ctrl-C may come as soon as it is moved
+        _give_back(folder, out, opposite)
+
+
+def _give_back(folder: Folder, out: str, opposite: Temporary) -> None:
+    """Rename what stands in the place of ``opposite`` to ``out``, or to a name of its own where that is taken again."""
+    if folder.status(opposite.name) is None or opposite.is_at(opposite.name):
         return
-    folder.rename(out, opposite.name)  # nothing stands there any more
+    for target in (out, kept_name(out)):
+        for way in (RENAME_NEW, RENAME_CHECKED):
+            with contextlib.suppress(OSError):
+                way.move(folder, opposite.name, target)
+                return

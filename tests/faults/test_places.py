@@ -18,7 +18,7 @@ from users import NOBODY, SOMEBODY, as_user, shared_folder  # noqa: F401
 
 import ltx2c
 from ltx2c.api import outline_fuse
-from ltx2c.engines import file as engine
+from ltx2c.engines import stream as engine
 from ltx2c.engines.report import FuseOutline
 
 FACE = {"file": {}, "folder": {"max_shard_bytes": 20_000}}
