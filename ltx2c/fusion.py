@@ -23,6 +23,11 @@ __all__ = ["FullTerm", "Job", "Term", "fuse_jobs", "fuse_tensor", "fuse_tensors"
 # About a second on two cores with AVX512_BF16. It bounds what is held at once; kernels look for Ctrl-C more often.
 _BATCH_MACS = 200_000_000_000
 
+# Least work that is worth one more thread, a tenth of a millisecond or so: below it a second one gains nothing where it
+# is awake, and costs a time slice where something else has its core. A value of the weight costs as much as 8 products.
+_THREAD_MACS = 4_000_000
+_VALUE_MACS = 8
+
 
 class Job(NamedTuple):
     """One weight of a list: ``out = weight + the terms' delta``; ``out`` may be the weight itself."""
@@ -59,7 +64,8 @@ def fuse_tensor(
         arithmetic: ``"ltx"`` rounds factors, aggregate and sum through bfloat16; its first term scales B before the
             product, later ones scale the product: that is upstream's ``fuse_loras.py``. ``"f32"`` uses factors as they
             are stored, sums in float32 and rounds once, to the weight's dtype.
-        threads: how many to use; by default what ``OMP_NUM_THREADS``, the affinity mask and the cgroup allow.
+        threads: how many to use; by default what ``OMP_NUM_THREADS``, the affinity mask and the cgroup allow, and a
+            weight too small to be worth more than the calling thread has that alone.
 
     Returns:
         ``out``, or a new array of the weight's kind (NumPy or torch). Without terms, the weight's bytes.
@@ -111,22 +117,24 @@ def fuse_jobs(jobs: Iterable[Job], *, threads: int | None = None) -> list[int]:
     count = resolve_threads(threads)
     kernel = kernels.selected()
     nonfinite: list[int] = []
-    for batch in _batches(jobs):
-        nonfinite += _run(batch, kernel, count)
+    for batch, work in _batches(jobs):
+        worthwhile = max(1, work // _THREAD_MACS) if threads is None else count
+        nonfinite += _run(batch, kernel, min(count, worthwhile))
     return nonfinite
 
 
-def _batches(jobs: Iterable[Job]) -> Iterable[list[Job]]:
+def _batches(jobs: Iterable[Job]) -> Iterable[tuple[list[Job], int]]:
+    """Jobs that run together, and their work in multiply-adds."""
     batch: list[Job] = []
-    macs = 0
+    work = 0
     for job in jobs:
         batch.append(job)
-        macs += job.macs
-        if macs >= _BATCH_MACS:
-            yield batch
-            batch, macs = [], 0
+        work += job.macs + _VALUE_MACS * job.weight.size
+        if work >= _BATCH_MACS:
+            yield batch, work
+            batch, work = [], 0
     if batch:
-        yield batch
+        yield batch, work
 
 
 def _run(jobs: list[Job], kernel: str, threads: int) -> list[int]:

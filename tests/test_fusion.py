@@ -173,7 +173,7 @@ def test_a_list_of_jobs():
 def test_large_lists_are_cut_where_ctrl_c_can_be_seen(monkeypatch):
     monkeypatch.setattr(fusion, "_BATCH_MACS", 1)
     jobs = [fusion.Job(w, [(a, b, 0.5)], w) for w, a, b in (problem(seed=i) for i in range(3))]
-    assert [len(batch) for batch in fusion._batches(jobs)] == [1, 1, 1]
+    assert [len(batch) for batch, _ in fusion._batches(jobs)] == [1, 1, 1]
     assert fusion.fuse_jobs(jobs) == [0, 0, 0]
 
 
@@ -352,3 +352,13 @@ def test_a_job_counts_the_multiply_adds_of_all_its_terms():
     terms = [(np.zeros((rank, 7), np.float32), np.zeros((5, rank), np.float32), 1.0) for rank in (2, 3)]
     assert fusion.Job(weight, terms, weight).macs == 5 * 7 * (2 + 3)
     assert fusion.Job(weight, [], weight).macs == 0
+
+
+@pytest.mark.parametrize(("rows", "given", "expected"), [(32, None, 1), (32, 3, 3), (4096, None, 3)])
+def test_small_work_wakes_no_thread_unless_told_to(monkeypatch, rows, given, expected):
+    asked = []
+    monkeypatch.setattr(fusion, "resolve_threads", lambda threads: 3)
+    monkeypatch.setattr(fusion, "_run", lambda batch, kernel, threads: asked.append(threads) or [0])
+    weight, a, b = np.zeros((rows, 256), BF16), np.zeros((16, 256), BF16), np.zeros((rows, 16), BF16)
+    ltx2c.fuse_tensor(weight, [(a, b, 1.0)], out=weight, threads=given)
+    assert asked == [expected]

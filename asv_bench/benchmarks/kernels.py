@@ -30,6 +30,8 @@ class Case(NamedTuple):
     into: int
     adapters: int = 1
     dtype: npt.DTypeLike = ml_dtypes.bfloat16
+    factors: npt.DTypeLike = ml_dtypes.bfloat16
+    arithmetic: str = "ltx"
 
     @property
     def flops(self) -> int:
@@ -52,6 +54,8 @@ CASES = {
     "32x32x4096": Case(32, 32, 4096),
     "4096x128x4096, 3 adapters": Case(4096, 128, 4096, adapters=3),
     "4096x128x4096, F32 weight": Case(4096, 128, 4096, dtype=np.float32),
+    "4096x450x4096, f32": Case(4096, 450, 4096, arithmetic="f32"),
+    "4096x450x4096, f32, F32 factors": Case(4096, 450, 4096, factors=np.float32, arithmetic="f32"),
 }
 
 
@@ -70,12 +74,17 @@ class _Fuse:
             raise NotImplementedError from error
         self.case = case
         weight = trained_like((case.out, case.into), 0.02, case.dtype)
-        a, b = trained_like((case.rank, case.into), 0.02), trained_like((case.out, case.rank), 0.002)
+        a = trained_like((case.rank, case.into), 0.02, case.factors)
+        b = trained_like((case.out, case.rank), 0.002, case.factors)
+        options = {"arithmetic": case.arithmetic} if case.arithmetic != "ltx" else {}  # older commits know none
         # Signs alternate so that fusing again and again does not carry the weight away.
         terms = [[(a, b, sign * 0.8)] * case.adapters for sign in (1, -1)]
         runs = iter(range(1 << 60))
-        self.fuse = lambda: fuse_tensor(weight, terms[next(runs) % 2], out=weight)
-        self.fuse()
+        self.fuse = lambda: fuse_tensor(weight, terms[next(runs) % 2], out=weight, **options)
+        try:
+            self.fuse()
+        except TypeError as error:  # a commit that has one arithmetic
+            raise NotImplementedError from error
 
 
 class Shapes(_Fuse):
@@ -213,20 +222,16 @@ class OneBlock:
     track_gflops.unit = "GFLOP/s"
 
 
-class Overhead:
-    """What one call costs beyond the arithmetic."""
+class Overhead(_Fuse):
+    """What one call costs beyond the arithmetic: weights that take less time than waking a thread."""
 
+    params = (["8x1x8", "32x16x32"],)
+    param_names = ("shape",)
     repeat = (3, 30, 1.0)
 
-    def setup(self) -> None:
-        try:
-            from ltx2c import fuse_tensor
-        except ImportError as error:
-            raise NotImplementedError from error
-        weight = trained_like((8, 8), 0.02)
-        a, b = trained_like((1, 8), 0.02), trained_like((8, 1), 0.002)
-        self.fuse = lambda: fuse_tensor(weight, [(a, b, 0.8)], out=weight)
-        self.fuse()
+    def setup(self, name: str) -> None:
+        out, rank, into = map(int, name.split("x"))
+        self.prepare(Case(out, rank, into))
 
-    def time_call(self) -> None:
+    def time_call(self, name: str) -> None:
         self.fuse()
