@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ltx2c.fusion import fuse_tensor, fuse_tensors
     from ltx2c.inspection import inspect
     from ltx2c.kernels import get_include
+    from ltx2c.many import fuse_many
     from ltx2c.plan import Plan, plan_fuse
     from ltx2c.ranges import fused_bytes
     from ltx2c.recipes import Recipe
@@ -36,6 +37,7 @@ __all__ = [
     "__version__",
     "execute",
     "fuse_checkpoint",
+    "fuse_many",
     "fuse_tensor",
     "fuse_tensors",
     "fused_bytes",
@@ -57,6 +59,7 @@ _HOMES = {
     "ResidentCheckpoint": "engines.resident",
     "execute": "api",
     "fuse_checkpoint": "api",
+    "fuse_many": "many",
     "fuse_tensor": "fusion",
     "fuse_tensors": "fusion",
     "fused_bytes": "ranges",

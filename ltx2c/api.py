@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -153,7 +153,7 @@ def _write(
     **how: Any,
 ) -> FuseReport:
     began = time.perf_counter()
-    laid_out = _lay_out(plan, out, max_shard_bytes)
+    laid_out = lay_out_whole(plan, out, max_shard_bytes)
     digests = Digests(plan.sources, expect_sha256) if sha256 or expect_sha256 else None
     layout, request = laid_out.layout, None
     if reuse:
@@ -162,7 +162,7 @@ def _write(
             digests.take(request.inputs)
         if _stands(out, request, layout, force=force):
             return _reused(plan, out, request, layout, began, digests=digests, threads=how["threads"])
-    destination = _check_destination(plan, out, layout, force=force)
+    destination = check_destination(plan, out, layout, force=force)
     adapters = request.of_adapters(plan) if request else digests.of_adapters() if digests else None
     if adapters is not None:
         asked = request.sha256 if request else None
@@ -237,7 +237,7 @@ def outline_fuse(
     with opened_plan(
         base, adapters, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant)
     ) as plan:
-        layout, notes = _lay_out(plan, out, max_shard_bytes)
+        layout, notes = lay_out_whole(plan, out, max_shard_bytes)
         if reuse:
             request = Request(plan, layout, max_shard_bytes)
             if _stands(out, request, layout, force=force):
@@ -246,7 +246,7 @@ def outline_fuse(
                     digests.take(request.inputs)
                 known = outline(plan.plan, place(out), threads, digests.report() if digests else {})
                 return replace(known, reused=True)
-        destination = _check_destination(plan, out, layout, force=force)
+        destination = check_destination(plan, out, layout, force=force)
         notes += rehearse(destination)
         digests = Digests(plan.sources, expect_sha256) if sha256 or expect_sha256 else None
         if digests is not None:
@@ -299,38 +299,51 @@ def opened_plan(base: BaseArgument, adapters: Sequence[AdapterArgument], options
         yield OpenedPlan(plan_sources(sources, strengths, options), sources)
 
 
-class _LaidOut(NamedTuple):
+class LaidOut(NamedTuple):
     """A plan's output, and what a person should know of what comes along."""
 
     layout: OutputLayout
     notes: tuple[str, ...]
 
 
-def _lay_out(opened: OpenedPlan, out: StrPath, max_shard_bytes: int | None) -> _LaidOut:
+def lay_out_whole(opened: OpenedPlan, out: StrPath, max_shard_bytes: int | None) -> LaidOut:
     """The output of a plan with all that comes along. Raises as ``lay_out`` and ``find_siblings`` do."""
     layout = lay_out(opened, max_shard_bytes=max_shard_bytes)
     base = opened.sources.base
     if base.folder is None:
-        return _LaidOut(layout, ())
+        return LaidOut(layout, ())
     siblings, notes = find_siblings(base.folder, written_components(base, opened.plan.weights), as_path(out))
-    return _LaidOut(replace(layout, siblings=siblings), notes)
+    return LaidOut(replace(layout, siblings=siblings), notes)
 
 
-def _check_destination(opened: OpenedPlan, out: StrPath, layout: OutputLayout, *, force: bool) -> Destination:
-    """Make sure, without writing, that an output can be put at ``out``. Raises as ``Destination.check`` does."""
-    inputs = [path for checkpoint in opened.sources.checkpoints for path in _paths_of(checkpoint)]
-    inputs += [sibling.path for sibling in layout.siblings]
+def check_destination(
+    opened: OpenedPlan,
+    out: StrPath,
+    layout: OutputLayout,
+    *,
+    force: bool,
+    inputs: Iterable[Path] = (),
+    more_bytes: int = 0,
+) -> Destination:
+    """Make sure, without writing, that an output can be put at ``out``. Raises as ``Destination.check`` does.
+
+    Args:
+        inputs: what is read beside the plan's own files, by fuses of the same run.
+        more_bytes: what those need on the same file system.
+    """
+    read = [path for checkpoint in opened.sources.checkpoints for path in paths_read(checkpoint)]
+    read += [sibling.path for sibling in layout.siblings]
     return Destination.check(
         out,
-        inputs=inputs,
-        needed_bytes=layout.size,
+        inputs=[*inputs, *read],
+        needed_bytes=more_bytes + layout.size,
         force=force,
         folder=layout.is_folder,
         names=layout.names if layout.is_folder else (),
     )
 
 
-def _paths_of(checkpoint: Checkpoint) -> Iterator[Path]:
+def paths_read(checkpoint: Checkpoint) -> Iterator[Path]:
     """Every file and folder that a checkpoint was read from."""
     yield checkpoint.path
     yield from (file.path for file in checkpoint.files)

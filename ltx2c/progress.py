@@ -23,3 +23,18 @@ class Progress(NamedTuple):
 
 
 OnProgress = Callable[[Progress], None]
+
+
+class Tracker:
+    """Counts how far a job has come, and tells whoever asked."""
+
+    def __init__(self, bytes_total: int, macs_total: int, tell: OnProgress | None) -> None:
+        self._now = Progress(0, bytes_total, 0, macs_total)
+        self._tell = tell
+
+    def advance(self, nbytes: int, macs: int) -> None:
+        """So many more are done."""
+        done = self._now
+        self._now = done._replace(bytes_done=done.bytes_done + nbytes, macs_done=done.macs_done + macs)
+        if self._tell is not None:
+            self._tell(self._now)

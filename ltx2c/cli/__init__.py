@@ -30,6 +30,7 @@ from typing import TextIO
 from ltx2c import signals
 from ltx2c.cli.commands import UsageError, parse
 from ltx2c.cli.result import Failure, Result
+from ltx2c.cli.text import described
 from ltx2c.errors import RefusedError, printable
 
 
@@ -72,7 +73,7 @@ def _run(arguments: list[str]) -> Result | Failure:
         name = printable(error.object)
         return Failure(2, "name-encoding", f"{name}: the locale's encoding for file names, {error.encoding}, lacks it")
     except OSError as error:
-        return Failure(3, "io-failed", _describe(error))
+        return Failure(3, "io-failed", described(error))
     except MemoryError:
         return Failure(3, "out-of-memory", "not enough memory")
     except Exception as error:
@@ -97,7 +98,7 @@ def _run_command(arguments: list[str]) -> Result | Failure:
         raise
     except OSError as error:
         done = "the command has done its work, and what it wrote stands"
-        return Failure(3, "io-failed", f"stdout: {_describe(error)}; {done}")
+        return Failure(3, "io-failed", f"stdout: {described(error)}; {done}")
     return result
 
 
@@ -124,11 +125,6 @@ def _settle(stream: TextIO) -> None:
         stream.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _describe(error: OSError) -> str:
-    reason = error.strerror or str(error) or type(error).__name__
-    return reason if error.filename is None else f"{printable(os.fsdecode(error.filename))}: {reason}"
 
 
 def _never_fail_to_encode(stream: object) -> None:

@@ -34,17 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_unmatched(parser)
     options.add_strength_options(parser)
-    parser.add_argument(
-        "--allow-nonfinite",
-        action="store_true",
-        help="keep a result that holds inf or NaN where the base was finite (otherwise it is refused)",
-    )
-    parser.add_argument(
-        "--max-shard-size",
-        type=options.byte_size,
-        metavar="SIZE",
-        help="write a folder of shards of at most this size, such as 5GB (default: sharded as the base is)",
-    )
+    options.add_output_options(parser)
     parser.add_argument("--sha256", action="store_true", help="report full digests of base, adapters and output")
     parser.add_argument(
         "--expect-sha256",

@@ -137,6 +137,21 @@ def _block_weight(text: str) -> tuple[str, float]:
         raise argparse.ArgumentTypeError(f"'{printable(text)}' is no PATTERN=FACTOR such as 'blocks.0.*=0.5'") from None
 
 
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """``--allow-nonfinite`` and ``--max-shard-size``."""
+    parser.add_argument(
+        "--allow-nonfinite",
+        action="store_true",
+        help="keep a result that holds inf or NaN where the base was finite (otherwise it is refused)",
+    )
+    parser.add_argument(
+        "--max-shard-size",
+        type=byte_size,
+        metavar="SIZE",
+        help="write a folder of shards of at most this size, such as 5GB (default: sharded as the base is)",
+    )
+
+
 def byte_size(text: str) -> int:
     """A size such as ``5GB``, ``500MB``, ``2GiB`` or a plain number of bytes."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([KMGT]?)(i?)B?", text.strip(), re.IGNORECASE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from ltx2c.errors import printable
@@ -43,3 +44,9 @@ def _scaled(number: float) -> str:
         number /= 1000
     digits = 0 if number >= 99.95 else 1 if number >= 9.995 else 2
     return f"{number:.{digits}f} {unit.strip()}"
+
+
+def described(error: OSError) -> str:
+    """Which file, and what the system said."""
+    reason = error.strerror or str(error) or type(error).__name__
+    return reason if error.filename is None else f"{printable(os.fsdecode(error.filename))}: {reason}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
@@ -20,6 +22,8 @@ from ltx2c.plan.sources import DeltaRef
 
 Array = npt.NDArray[Any]
 Load = Callable[[DeltaRef], LoadedDelta]
+Place = tuple[Path, str]
+"""Of a delta: its adapter's place, and its key there."""
 
 
 class WeightInWork:
@@ -49,6 +53,22 @@ class WeightInWork:
             if self._loaded is None:
                 self.companions = {role: tensor.read() for role, tensor in self._beside.items()}
                 self._loaded = [Loaded(self._load(one.delta), one) for one in self._deltas]
+
+    def take(self, known: Mapping[Place, LoadedDelta], companions: Mapping[str, Array]) -> None:
+        """Be loaded with what another has read; companions are copied."""
+        self.companions = {role: array.copy() for role, array in companions.items()}
+        self._loaded = [Loaded(known[place], one) for place, one in zip(self.places, self._deltas, strict=True)]
+
+    @property
+    def places(self) -> list[Place]:
+        """Of its deltas, in fusion order."""
+        return [(one.delta.adapter.place, one.delta.key) for one in self._deltas]
+
+    def with_loaded(self, loaded: list[Loaded]) -> WeightInWork:
+        """The same weight and companions, with other things in the place of what was loaded."""
+        other = copy.copy(self)
+        other._loaded = loaded
+        return other
 
     @property
     def loaded(self) -> list[Loaded]:
@@ -87,12 +107,16 @@ class Work:
 
     def begin(self, key: str, nbytes: int | None = None) -> WeightInWork | None:
         """A weight of which ``nbytes`` (all, when None) are going to be fused; None where nothing is fused into it."""
-        if key not in self.fusions:
-            return None
+        return WeightInWork(*self.shared(key, nbytes)) if key in self.fusions else None
+
+    def shared(
+        self, key: str, nbytes: int | None
+    ) -> tuple[StoredWeight, Deltas, Load, Mapping[str, StoredTensor], int]:
+        """What the parts of a fused weight share, as ``WeightInWork`` takes it."""
         stored = self.weights[key]
         beside = {role: self.tensors[spec.key] for role, spec in stored.companions.items()}
         whole = self.tensors[key].nbytes
-        return WeightInWork(stored, self.fusions[key], self.load, beside, whole if nbytes is None else nbytes)
+        return stored, self.fusions[key], self.load, beside, whole if nbytes is None else nbytes
 
     def unit_bytes(self, key: str) -> int:
         """Bytes of what must stay together of a weight that is fused: its rows, a granule's rows, or all of it."""

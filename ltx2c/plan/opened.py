@@ -103,7 +103,7 @@ def opened(
         checkpoint = (
             base if isinstance(base, Checkpoint) else files.enter_context(Checkpoint.open(base, variant=variant))
         )
-        given = [_adapter_and_strength(one) for one in adapters]
+        given = [adapter_and_strength(one) for one in adapters]
         yield (
             Sources(
                 checkpoint,
@@ -116,7 +116,8 @@ def opened(
         )
 
 
-def _adapter_and_strength(given: object) -> AdapterArgument:
+def adapter_and_strength(given: object) -> AdapterArgument:
+    """What a caller gave, checked. Raises RefusedError (``bad-adapter-argument``)."""
     if isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], (str, os.PathLike, Adapter)):
         return given[0], given[1]
     raise RefusedError(f"an adapter is (path, strength), not {printable(repr(given))}", code="bad-adapter-argument")

@@ -9,13 +9,12 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
+from fp8_models import SHAPE, fp8_base
 from fusing import small_model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refusals import refused
-from tensor_files import pair, weight, write
 
 import ltx2c
 from ltx2c.api import opened_plan
@@ -23,21 +22,7 @@ from ltx2c.engines import units
 from ltx2c.engines.outputs import lay_out
 from ltx2c.engines.units import UnitFuser
 from ltx2c.files.positional import PositionalFile
-from ltx2c.layouts import reference as stored
 from ltx2c.plan.options import Options
-
-SHAPE = (300, 192)
-
-
-def fp8_base(folder: Path, companion: str, *shape: int, first: bool) -> tuple[Path, list[tuple[Path, float]]]:
-    """Two weights with scales, before or behind them in the file, and an adapter for both."""
-    rng = np.random.default_rng(3)
-    codes = {f"{name}.weight": rng.uniform(-1, 1, SHAPE).astype(stored.E4M3) for name in "ab"}
-    scales = {f"{name}.{companion}": rng.uniform(1e-3, 1e-2, shape).astype(np.float32) for name in "ab"}
-    tensors = (scales | codes if first else codes | scales) | {"kept": weight(5, 7)}
-    factors = {key: value for name in "ab" for key, value in pair(name, SHAPE[0], 5, SHAPE[1]).items()}
-    return write(folder / "base.safetensors", tensors), [(write(folder / "lora.safetensors", factors), 0.7)]
-
 
 MODELS: dict[str, Callable[[Path], tuple[Path, list[tuple[Path, float]]]]] = {
     "bf16, f32, f16": lambda folder: small_model(folder)[:2],
