@@ -114,13 +114,18 @@ def fuse_jobs(jobs: Iterable[Job], *, threads: int | None = None) -> list[int]:
     Returns:
         Per job, how many values of the result are inf or NaN where the weight's value was finite.
     """
-    count = resolve_threads(threads)
+    count = None if threads is None else resolve_threads(threads)
     kernel = kernels.selected()
     nonfinite: list[int] = []
     for batch, work in _batches(jobs):
-        worthwhile = max(1, work // _THREAD_MACS) if threads is None else count
-        nonfinite += _run(batch, kernel, min(count, worthwhile))
+        nonfinite += _run(batch, kernel, count or _threads_worth(work))
     return nonfinite
+
+
+def _threads_worth(work: int) -> int:
+    """The machine's share of this process or fewer; not looked up, as that takes a while, where one will do."""
+    worthwhile = work // _THREAD_MACS
+    return min(worthwhile, resolve_threads(None)) if worthwhile > 1 else 1
 
 
 def _batches(jobs: Iterable[Job]) -> Iterable[tuple[list[Job], int]]:
