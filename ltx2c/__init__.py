@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ltx2c.inspection import inspect
     from ltx2c.kernels import get_include
     from ltx2c.many import fuse_many
+    from ltx2c.phases import write_phases
     from ltx2c.plan import Plan, plan_fuse
     from ltx2c.ranges import fused_bytes
     from ltx2c.recipes import Recipe
@@ -47,6 +48,7 @@ __all__ = [
     "plan_render",
     "reference",
     "verify_checkpoint",
+    "write_phases",
 ]
 
 _HOMES = {
@@ -68,6 +70,7 @@ _HOMES = {
     "plan_fuse": "plan",
     "plan_render": "rendering",
     "verify_checkpoint": "api",
+    "write_phases": "phases",
 }
 
 

@@ -24,6 +24,7 @@ COMMANDS = {
     "verify": ("ltx2c.cli.verify", "check a fused checkpoint against its base and adapters, byte for byte"),
     "synth": ("ltx2c.cli.synth", "write LTX-2.5-shaped files to try things out on"),
     "plan": ("ltx2c.cli.plan", "what the renders of a pipeline will cost, beside the naive order"),
+    "phases": ("ltx2c.cli.phases", "write one file for each distinct state of a pipeline's phases"),
     "demo": ("ltx2c.cli.demo", "synthesise, fuse and check, in one go"),
     "bench": ("ltx2c.cli.bench", "measure this machine: peaks, and fusion beside them"),
     "info": ("ltx2c.cli.info", "versions, CPU features, the kernel chosen and why, threads"),

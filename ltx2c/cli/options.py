@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ltx2c.errors import printable
+from ltx2c.recipes import PIPELINES, Given, Recipe
 
 # A file's size is a signed 64-bit number.
 _TOO_LARGE = 1 << 63
@@ -43,6 +44,38 @@ def add_loras(
     )
 
 
+def add_recipe(parser: argparse.ArgumentParser) -> None:
+    """``RECIPE BASE``, and adapters by role."""
+    parser.add_argument("recipe", metavar="RECIPE", help=f"one of {', '.join(PIPELINES)}")
+    add_base(parser)
+    add_loras(parser, what="an adapter of the user's, or the IC or HDR adapter")
+    add_loras(parser, "--distilled-lora", what="the distilled adapter")
+    add_loras(parser, "--detailing-lora", what="the detailing adapter")
+    parser.add_argument(
+        "--distilled-strengths",
+        nargs="+",
+        type=float,
+        metavar="STRENGTH",
+        help="the distilled adapter's strength in each phase, for ti2vid_two_stages_hq (default: 0.25 0.5)",
+    )
+
+
+def recipe(args: argparse.Namespace) -> Recipe:
+    """The recipe that ``add_recipe``'s arguments give. Raises as ``Recipe.named`` does."""
+    return Recipe.named(
+        args.recipe,
+        loras=_given(args.lora),
+        distilled_lora=_given(args.distilled_lora),
+        detailing_lora=_given(args.detailing_lora),
+        distilled_strengths=args.distilled_strengths,
+    )
+
+
+def _given(loras: Sequence[tuple[str, float]]) -> list[Given]:
+    """A strength of 1.0 is also what stands for none: only others were chosen."""
+    return [path if strength == 1 else (path, strength) for path, strength in loras]
+
+
 def add_threads(parser: argparse.ArgumentParser) -> None:
     """``--threads N``; None means as many as the machine allows this process."""
     parser.add_argument(
@@ -63,6 +96,15 @@ def add_arithmetic(parser: argparse.ArgumentParser) -> None:
         "--nvfp4-scales",
         choices=("swizzled", "linear"),
         help="the order of NVFP4's block scales in BASE, where it does not say so itself",
+    )
+
+
+def add_allow_nonfinite(parser: argparse.ArgumentParser) -> None:
+    """``--allow-nonfinite``."""
+    parser.add_argument(
+        "--allow-nonfinite",
+        action="store_true",
+        help="keep a result that holds inf or NaN where the base was finite (otherwise it is refused)",
     )
 
 
@@ -139,11 +181,7 @@ def _block_weight(text: str) -> tuple[str, float]:
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     """``--allow-nonfinite`` and ``--max-shard-size``."""
-    parser.add_argument(
-        "--allow-nonfinite",
-        action="store_true",
-        help="keep a result that holds inf or NaN where the base was finite (otherwise it is refused)",
-    )
+    add_allow_nonfinite(parser)
     parser.add_argument(
         "--max-shard-size",
         type=byte_size,

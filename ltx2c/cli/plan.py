@@ -10,7 +10,6 @@ from ltx2c.cli.result import Result
 from ltx2c.errors import printable
 from ltx2c.plan.cost import Cost
 from ltx2c.plan.render import LOAD, TERMINAL, Step
-from ltx2c.recipes import PIPELINES, Given, Recipe
 from ltx2c.rendering import RenderPlan, plan_render
 
 EXAMPLE = """
@@ -22,18 +21,7 @@ _HEADER = ("", "kept", "restored", "fused", "switched", "un-fused", "TFLOP", "GB
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The recipe, the base, and adapters by role."""
-    parser.add_argument("recipe", metavar="RECIPE", help=f"one of {', '.join(PIPELINES)}")
-    options.add_base(parser)
-    options.add_loras(parser, what="an adapter of the user's, or the IC or HDR adapter")
-    options.add_loras(parser, "--distilled-lora", what="the distilled adapter")
-    options.add_loras(parser, "--detailing-lora", what="the detailing adapter")
-    parser.add_argument(
-        "--distilled-strengths",
-        nargs="+",
-        type=float,
-        metavar="STRENGTH",
-        help="the distilled adapter's strength in each phase, for ti2vid_two_stages_hq (default: 0.25 0.5)",
-    )
+    options.add_recipe(parser)
     parser.add_argument("--renders", type=int, default=1, metavar="N", help="how many renders (default: 1)")
     parser.add_argument(
         "--terminal",
@@ -54,16 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Result:
     """Plan from headers, and predict seconds from rates measured on the spot."""
-    recipe = Recipe.named(
-        args.recipe,
-        loras=_given(args.lora),
-        distilled_lora=_given(args.distilled_lora),
-        detailing_lora=_given(args.detailing_lora),
-        distilled_strengths=args.distilled_strengths,
-    )
     plan = plan_render(
         args.base,
-        recipe,
+        options.recipe(args),
         args.renders,
         args.terminal,
         arithmetic=args.arithmetic,
@@ -72,11 +53,6 @@ def run(args: argparse.Namespace) -> Result:
         memory_budget=args.memory_budget,
     )
     return Result(plan.as_json(), _text(plan))
-
-
-def _given(loras: Sequence[tuple[str, float]]) -> list[Given]:
-    """A strength of 1.0 is also what stands for none: only others were chosen."""
-    return [path if strength == 1 else (path, strength) for path, strength in loras]
 
 
 def _text(plan: RenderPlan) -> str:

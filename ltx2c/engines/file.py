@@ -19,7 +19,7 @@ from ltx2c.engines.weights import work_of
 from ltx2c.engines.writing import ResultWriter, write_beside
 from ltx2c.files.destination import Destination
 from ltx2c.files.layout import OutputLayout
-from ltx2c.files.staging import publish, stage
+from ltx2c.files.staging import Staged, publish, stage
 from ltx2c.plan.opened import OpenedPlan
 from ltx2c.progress import OnProgress, Tracker
 
@@ -53,21 +53,8 @@ def write_fused(
     nonfinite = Nonfinite(plan.base.path, allowed=allow_nonfinite)
     with stage(destination) as staged:
         sources.check_unchanged()
-        work = work_of(opened)
-        watch = digests.feed if digests is not None else None
-        stream = Stream(work, known.threads, block_bytes=BLOCK_BYTES, watch=watch)
         tracker = Tracker(plan.bytes_written, plan.macs, progress)
-        with ResultWriter(layout, work.weights.values(), nonfinite, digests) as writer:
-            for file in layout.files:
-                writer.begin(file, staged.file(file.name), stream.buffers[0])
-                blocks = stream.run(cut_into_blocks(file.tensors, work, BLOCK_BYTES))
-                with contextlib.closing(blocks):
-                    for block, buffer, fused in blocks:
-                        writer.append(file, block, buffer, fused)
-                        tracker.advance(block.nbytes, block.macs(work))
-                for name in writer.end():
-                    staged.complete(name)
-        write_beside(layout, staged)
+        fill(staged, opened, layout, known.threads, nonfinite, tracker, digests)
         if digests is not None:
             digests.finish_base()
         sources.check_unchanged()
@@ -81,3 +68,29 @@ def write_fused(
         nonfinite=dict(nonfinite.counts),
         seconds=time.perf_counter() - began,
     )
+
+
+def fill(
+    staged: Staged,
+    opened: OpenedPlan,
+    layout: OutputLayout,
+    threads: int,
+    nonfinite: Nonfinite,
+    tracker: Tracker,
+    digests: Digests | None = None,
+) -> None:
+    """Write all files of a layout into a result in the making. Raises as ``write_fused`` does."""
+    work = work_of(opened)
+    watch = digests.feed if digests is not None else None
+    stream = Stream(work, threads, block_bytes=BLOCK_BYTES, watch=watch)
+    with ResultWriter(layout, work.weights.values(), nonfinite, digests) as writer:
+        for file in layout.files:
+            writer.begin(file, staged.file(file.name), stream.buffers[0])
+            blocks = stream.run(cut_into_blocks(file.tensors, work, BLOCK_BYTES))
+            with contextlib.closing(blocks):
+                for block, buffer, fused in blocks:
+                    writer.append(file, block, buffer, fused)
+                    tracker.advance(block.nbytes, block.macs(work))
+            for name in writer.end():
+                staged.complete(name)
+    write_beside(layout, staged)
