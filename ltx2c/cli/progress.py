@@ -7,6 +7,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any, TextIO, cast
 
 from ltx2c.cli.text import operations, size
 from ltx2c.progress import OnProgress, Progress
@@ -30,7 +31,9 @@ def bar(title: str, args: argparse.Namespace) -> Iterator[OnProgress | None]:
         progress.TextColumn("left"),
     )
     started = time.perf_counter()
-    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as display:
+    with progress.Progress(
+        *columns, console=Console(file=cast(TextIO, _Terminal(sys.stderr))), transient=True
+    ) as display:
         task = display.add_task(title, total=None, rates="")
 
         def show(now: Progress) -> None:
@@ -38,6 +41,25 @@ def bar(title: str, args: argparse.Namespace) -> Iterator[OnProgress | None]:
             display.update(task, completed=now.bytes_done, total=now.bytes_total, rates=rates)
 
         yield show
+
+
+class _Terminal:
+    """A terminal that may go at any time, as the work goes on: what nobody can see any more is not written."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _rates(now: Progress, seconds: float) -> str:

@@ -44,6 +44,37 @@ def test_nothing_is_shown_when_asked_not_to(tmp_path: Path, option: str) -> None
     assert stderr_on_a_terminal(tmp_path / "out", option) == ""
 
 
+def test_a_terminal_that_goes_ends_nothing(tmp_path: Path) -> None:
+    """As under ``nohup`` with stderr kept: every write to a terminal that is gone fails."""
+    ours, theirs = pty.openpty()
+    program = (
+        "import os, sys\n"
+        "from types import SimpleNamespace\n"
+        "from ltx2c.cli import progress\n"
+        "from ltx2c.progress import Progress\n"
+        "with progress.bar('fuse', SimpleNamespace(quiet=False, json=False)) as show:\n"
+        "    show(Progress(1, 9, 1, 9))\n"
+        "    os.write(1, b'shown\\n')\n"
+        "    sys.stdin.readline()\n"
+        "    show(Progress(9, 9, 9, 9))\n"
+        "print('done')\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+        env={**os.environ, "TERM": "xterm"},
+    ) as process:
+        assert process.stdout is not None
+        os.close(theirs)
+        process.stdout.readline()
+        os.close(ours)
+        out, _ = process.communicate("go on\n")
+    assert (process.returncode, out) == (0, "done\n")
+
+
 def test_rates() -> None:
     assert _rates(Progress(3_000_000_000, 9_000_000_000, 10**12, 10**13), 2.0) == "1.50 GB/s 1.00 TFLOP/s"
     assert _rates(Progress(500_000, 9_000_000, 0, 0), 0.5) == "1.00 MB/s"
