@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -16,6 +15,7 @@ from ltx2c.adapters.deltas import LowRank
 from ltx2c.adapters.formats import WRITERS
 from ltx2c.errors import RefusedError
 from ltx2c.files import Checkpoint
+from ltx2c.files.packed import parse_packed
 from ltx2c.norms import DeltaNorm, delta_norms
 from ltx2c.plan import plan_fuse
 from ltx2c.plan.match import Matches, find_targets
@@ -91,8 +91,8 @@ def writer_of(names: Iterable[str], metadata: Mapping[str, str]) -> tuple[str, s
     if "lycoris" in metadata.get("ss_network_module", "").lower():
         return "LyCORIS", f"metadata ss_network_module is {metadata['ss_network_module']}"
     try:
-        software = json.loads(metadata.get("software", "null"))
-    except (ValueError, RecursionError):
+        software = parse_packed(metadata.get("software", "null"))
+    except ValueError:
         software = None
     if isinstance(software, dict) and isinstance(software.get("name"), str):
         return software["name"], "metadata software names it"

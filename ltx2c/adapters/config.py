@@ -12,6 +12,7 @@ from typing import Any
 
 from ltx2c.adapters.scaling import Scaling
 from ltx2c.errors import RefusedError, printable
+from ltx2c.files.packed import parse_packed
 
 CONFIG_NAME = "adapter_config.json"
 ADAPTER_NAME = "adapter_model.safetensors"
@@ -22,7 +23,6 @@ PACKED = "lora_adapter_metadata"
 # PEFT's name of a kind -> whether its deltas are read here. Others are refused by that name.
 KINDS = ("LORA", "LOHA", "LOKR")
 
-_MOST_PACKED = 4_000_000  # letters of JSON: parsed, they may take thirty times the memory
 
 # Patterns come from files that anyone can write. One that repeats a group, or repeats often, can take for ever.
 _REPEATS = re.compile(r"[*+?{]")
@@ -164,11 +164,9 @@ def read_config(path: Path) -> PeftConfig:
 
 def unpacked(text: str) -> dict[str, Any] | None:
     """The JSON object in diffusers' metadata; None where it is none, or one of megabytes."""
-    if len(text) > _MOST_PACKED:
-        return None
     try:
-        packed = json.loads(text)
-    except (ValueError, RecursionError):
+        packed = parse_packed(text)
+    except ValueError:
         return None
     return packed if isinstance(packed, dict) else None
 

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from ltx2c.files.packed import parse_packed
 from ltx2c.plan import Plan
 from ltx2c.plan.sources import Source
 from ltx2c.version import __version__
@@ -59,7 +60,7 @@ def _described(source: Source) -> dict[str, Any]:
 
 def _fused_before(metadata: Mapping[str, str]) -> dict[str, Any]:
     try:
-        before = json.loads(metadata.get(KEY, "{}"))
-    except (ValueError, RecursionError):
+        before = parse_packed(metadata.get(KEY, "{}"))
+    except ValueError:
         return {}
     return before if isinstance(before, dict) else {}

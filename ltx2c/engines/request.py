@@ -14,6 +14,7 @@ from ltx2c.engines.provenance import KEY
 from ltx2c.errors import RefusedError
 from ltx2c.files import TensorFile
 from ltx2c.files.layout import OutputLayout
+from ltx2c.files.packed import parse_packed
 from ltx2c.files.remembered import remembered_sha256
 from ltx2c.files.siblings import Sibling
 from ltx2c.plan import Plan
@@ -122,8 +123,8 @@ def _is_file(path: Path) -> bool:
 
 def _request_in(metadata: Mapping[str, str]) -> str | None:
     try:
-        told = json.loads(metadata.get(KEY, "{}"))
-    except (ValueError, RecursionError):
+        told = parse_packed(metadata.get(KEY, "{}"))
+    except ValueError:
         return None
     request = told.get("request") if isinstance(told, dict) else None
     return request if isinstance(request, str) else None

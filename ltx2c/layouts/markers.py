@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping
 
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import StoredTensor
+from ltx2c.files.packed import parse_packed
 
 METADATA = "_quantization_metadata"  # in a file's metadata: JSON, {"layers": {name: {"format": ...}}}
 MARK = ".comfy_quant"  # beside a weight: U8, the bytes of {"format": ...}
@@ -50,9 +50,9 @@ def _layers(text: str) -> Mapping[str, object]:
 
 def _parsed(where: str, text: str | bytes) -> object:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise _unreadable(where, "no JSON") from None
+        return parse_packed(text)
+    except ValueError as error:
+        raise _unreadable(where, f"no JSON: {printable(error)}") from None
 
 
 def _format(entry: object, where: str) -> str:

@@ -187,7 +187,18 @@ def test_marks_that_cannot_be_read(tmp_path, text):
         stored(tmp_path, nvfp4(6, 48, [128, 4]) | {"x.comfy_quant": np.frombuffer(text, np.uint8)})
 
 
-@pytest.mark.parametrize("text", ["nvfp4", "[]", "{}", '{"layers": {"x": 1}}', '{"layers": {"x": {"format": 1}}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nvfp4",
+        "[]",
+        "{}",
+        '{"layers": {"x": 1}}',
+        '{"layers": {"x": {"format": 1}}}',
+        pytest.param('{"layers": {"x": {"format": "nvfp4"}}, "y": [' + "[]," * 2_000_000 + "1]}", id="megabytes"),
+        pytest.param('{"layers": {"x": {"format": "nvfp4"}}, "y": ' + "[" * 101 + "]" * 101 + "}", id="nested"),
+    ],
+)
 def test_metadata_that_cannot_be_read(tmp_path, text):
     with refused("bad-quantization-metadata", "_quantization_metadata"):
         stored(tmp_path, nvfp4(6, 48, [128, 4]), metadata={"_quantization_metadata": text})
