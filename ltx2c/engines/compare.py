@@ -104,4 +104,4 @@ def likely_cause(structure: Sequence[str], differences: Iterable[KeyDifference])
         )
     if few:
         return "few elements differ, by one bfloat16 step: another tool's rounding of the same fuse"
-    return "many elements differ: another adapter, strength or order of adapters"
+    return "many elements differ: another adapter, strength, order of adapters or arithmetic"
