@@ -20,6 +20,7 @@ from ltx2c.version import __version__
 COMMANDS = {
     "fuse": ("ltx2c.cli.fuse", "fuse LoRA adapters into a checkpoint and write the result"),
     "fuse-many": ("ltx2c.cli.fuse_many", "fuse several results from one reading of a base"),
+    "job": ("ltx2c.cli.job", "a fuse in units, for many machines: create, unit, run, status, finish, abandon"),
     "inspect": ("ltx2c.cli.inspect", "say what a checkpoint or an adapter holds, and whether they fit"),
     "verify": ("ltx2c.cli.verify", "check a fused checkpoint against its base and adapters, byte for byte"),
     "synth": ("ltx2c.cli.synth", "write LTX-2.5-shaped files to try things out on"),

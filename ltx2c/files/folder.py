@@ -68,6 +68,12 @@ class Folder:
         with self._within(name) as (descriptor, last):
             return os.open(last, flags, mode, dir_fd=descriptor)
 
+    def adopt(self, name: str, made: Path) -> int:
+        """Give a file that lies elsewhere on the file system a second name here; a descriptor of it. Raises OSError."""
+        with self._within(name) as (descriptor, last):
+            os.link(made, last, dst_dir_fd=descriptor, follow_symlinks=False)
+            return os.open(last, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
+
     def mkdir(self, name: str) -> None:
         """Make a subfolder. Raises ``OSError``: EEXIST where anything stands there."""
         with self._within(name) as (descriptor, last):

@@ -12,6 +12,7 @@ import random
 import stat
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.destination import Destination, cannot_write
@@ -200,6 +201,25 @@ class Staged:
                 raise
             self._open_to_readers(self._open[name])
         return EmptyFile(os.dup(self._open[name]), path)
+
+    def adopt(self, name: str, made: Path) -> None:
+        """Take a whole, durable file, made on the same file system, into the result under a second name of it.
+
+        As that name is no file of its own, whoever clears what killed runs left leaves ``made`` alone.
+
+        Raises:
+            OSError: as the system says: the file system has no hard links, or ``made`` lies on another.
+        """
+        with _about(self._destination):
+            if not self._destination.folder:
+                self._temporary.adopt(made)
+                self._open_to_readers(self._temporary.descriptor)
+                return
+            self._make_folders(name)
+            self._files[name] = None
+            self._open[name] = self._inner().adopt(name, made)
+            self._open_to_readers(self._open[name])
+            self.complete(name)
 
     def _make_folders(self, name: str) -> None:
         parts = name.split("/")[:-1]

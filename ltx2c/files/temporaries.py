@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import stat
+from pathlib import Path
 
 from ltx2c.files.folder import Folder, same_file
 
@@ -111,6 +112,17 @@ class Temporary:
             change_mode(self.descriptor, stat.S_IRWXU | self.mode & stat.S_ISGID)
         else:
             self.descriptor = self._folder.create(self.name, mode)
+        self._lock()
+
+    def adopt(self, made: Path) -> None:
+        """Become another name of a file, in the place of the empty one. Raises OSError as the system says."""
+        here, before = self._folder.descriptor, self.name
+        name = self.fresh_name()
+        os.link(made, name, dst_dir_fd=here, follow_symlinks=False)
+        descriptor = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+        self._folder.unlink(before)
+        os.close(self.descriptor)
+        self.name, self.descriptor = name, descriptor
         self._lock()
 
     @property

@@ -1,0 +1,111 @@
+"""Marks of the units that are done: what was written where, its checksum, and what fusing came to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ltx2c.engines.fuser import Fused
+from ltx2c.engines.units import Unit
+from ltx2c.errors import RefusedError, printable
+
+_STEP_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A unit that is done.
+
+    Attributes:
+        unit: its number.
+        ranges: what was written, in that order.
+        sha256: hex digest of those bytes.
+        nonfinite, unencodable: as ``Fused`` has them.
+    """
+
+    unit: int
+    ranges: tuple[Unit, ...]
+    sha256: str
+    nonfinite: Mapping[str, int]
+    unencodable: Mapping[str, int]
+
+    @property
+    def fused(self) -> Fused:
+        """What fusing came to."""
+        return Fused(Counter(self.nonfinite), Counter(self.unencodable))
+
+    def write(self, path: Path) -> None:
+        """Put the mark in place, whole and durable. Raises OSError."""
+        write_durably(path, json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, path: Path) -> Mark:
+        """What ``write`` wrote. Raises OSError; RefusedError (``bad-job``)."""
+        try:
+            told = json.loads(path.read_text())
+            ranges = tuple(Unit(str(f), int(b), int(e)) for f, b, e in told.pop("ranges"))
+            return cls(ranges=ranges, **told)
+        except (KeyError, TypeError, ValueError) as error:
+            raise RefusedError(f"{printable(path)}: no mark of a unit: {printable(error)}", code="bad-job") from None
+
+    def check(self, parts: Path) -> None:
+        """Make sure that the bytes are still those that were written.
+
+        Raises:
+            OSError: they cannot be read.
+            RefusedError: ``job-damaged``, naming the unit.
+        """
+        digest = hashlib.sha256()
+        for file, begin, end in self.ranges:
+            with (parts / file).open("rb", buffering=0) as stream:
+                stream.seek(begin)
+                while begin < end and (chunk := stream.read(min(_STEP_BYTES, end - begin))):
+                    digest.update(chunk)
+                    begin += len(chunk)
+        if digest.hexdigest() != self.sha256:
+            raise RefusedError(
+                f"{printable(parts)}: unit {self.unit} is not as it was written: sha256 is {digest.hexdigest()}, its "
+                f"mark says {self.sha256}",
+                code="job-damaged",
+            )
+
+
+class Written:
+    """Notes the ranges that are written, adjoining ones joined, and digests them."""
+
+    def __init__(self) -> None:
+        self.ranges: list[Unit] = []
+        self._digest = hashlib.sha256()
+
+    def add(self, file: str, begin: int, data: memoryview) -> None:
+        """Take bytes as they are written."""
+        self._digest.update(data)
+        end = begin + len(data)
+        if self.ranges and self.ranges[-1].file == file and self.ranges[-1].end == begin:
+            begin = self.ranges.pop().begin
+        if end > begin:
+            self.ranges.append(Unit(file, begin, end))
+
+    def mark(self, unit: int, fused: Fused) -> Mark:
+        """The mark of all that was taken."""
+        return Mark(unit, tuple(self.ranges), self._digest.hexdigest(), dict(fused.nonfinite), dict(fused.unencodable))
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Write a small file that is there whole or not at all. Raises OSError."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}.new")
+    with temporary.open("w") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.rename(path)
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

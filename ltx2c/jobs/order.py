@@ -1,0 +1,76 @@
+"""What a job is to make: a value that lies in its folder, as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ltx2c.engines.units import Unit
+from ltx2c.errors import RefusedError, printable
+from ltx2c.files.layout import OutputLayout
+from ltx2c.plan import Plan
+from ltx2c.version import __version__
+
+VERSION_KEY = "ltx2c_job"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Order:
+    """A fuse, cut into units.
+
+    Attributes:
+        plan: what to fuse into what.
+        out: where the result goes, absolute.
+        force, allow_nonfinite, max_shard_bytes: as for ``fuse_checkpoint``.
+        units: that together make the result, but for its headers.
+        headers_sha256: hex digest of those, which another version of the program would write otherwise.
+    """
+
+    plan: Plan
+    out: Path
+    force: bool
+    allow_nonfinite: bool
+    max_shard_bytes: int | None
+    units: tuple[Unit, ...]
+    headers_sha256: str
+
+    def to_json(self) -> str:
+        """As a JSON text."""
+        told: dict[str, Any] = {**vars(self), "plan": json.loads(self.plan.to_json()), "out": str(self.out)}
+        return json.dumps({VERSION_KEY: VERSION, "program": __version__, **told})
+
+    @classmethod
+    def from_json(cls, text: str, where: Path) -> Order:
+        """What ``to_json`` wrote.
+
+        Raises:
+            RefusedError: ``bad-job``, naming the file; ``bad-plan``.
+        """
+        try:
+            told = json.loads(text)
+            if told.pop(VERSION_KEY) != VERSION:
+                raise ValueError("it is of another version")
+            told.pop("program")
+            plan = Plan.from_json(json.dumps(told.pop("plan")))
+            out, units = Path(told.pop("out")), tuple(Unit(str(f), int(b), int(e)) for f, b, e in told.pop("units"))
+            return cls(plan=plan, out=out, units=units, **told)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RefusedError(f"{printable(where)}: no order of a job: {printable(error)}", code="bad-job") from None
+
+    def check_layout(self, layout: OutputLayout) -> None:
+        """Make sure that this program lays the result out as the one that made the order. Raises RefusedError."""
+        if headers_digest(layout) != self.headers_sha256:
+            raise RefusedError(
+                f"the job was created by another version of ltx2c than {__version__}, which lays its result out "
+                "otherwise",
+                code="job-other-version",
+            )
+
+
+def headers_digest(layout: OutputLayout) -> str:
+    """Of the headers of all files."""
+    return hashlib.sha256(b"".join(file.header for file in layout.files)).hexdigest()
