@@ -51,7 +51,7 @@ __all__ = [
     "write_phases",
 ]
 
-_HOMES = {
+_MODULES = {
     "Adapter": "adapters",
     "Checkpoint": "files",
     "Ltx2cError": "errors",
@@ -79,9 +79,9 @@ def __getattr__(name: str) -> Any:
 
     if name == "reference":
         return importlib.import_module("ltx2c.reference")
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'ltx2c' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(f"ltx2c.{_HOMES[name]}"), name)
+    value = globals()[name] = getattr(importlib.import_module(f"ltx2c.{_MODULES[name]}"), name)
     return value
 
 

@@ -49,7 +49,7 @@ def empty_like(weight: Any) -> Any:
 
 
 def _wrong_dtype(name: str, dtype: object) -> RefusedError:
-    return RefusedError(f"{name} is {dtype}; bfloat16, float32 and float16 can be fused", code="dtype")
+    return RefusedError(f"{name} is {dtype}; bfloat16, float32 and float16 can be fused", code="unsupported-dtype")
 
 
 def _is_torch(given: Any) -> bool:

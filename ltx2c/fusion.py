@@ -207,7 +207,7 @@ def _check_weight(weight: Array, out: Array) -> None:
     if not out.flags.writeable:
         raise RefusedError("out is read-only", code="read-only")
     if abs(out.strides[0]) < out.shape[1] * out.itemsize and out.shape[0] > 1:
-        raise RefusedError(f"out's rows overlap each other: strides {out.strides}", code="overlap")
+        raise RefusedError(f"out's rows overlap each other: strides {out.strides}", code="overlapping-rows")
     if not same_memory(weight, out) and shares_memory(weight, out):
         raise RefusedError("out overlaps the weight without being the weight", code="overlap")
 

@@ -197,11 +197,11 @@ def refusals():
     yield "shape-mismatch", weight, [(b.T, a.T, 1.0)], None
     yield "dimensions", weight[0], [], None
     yield "dimensions", weight, [(a[0], b, 1.0)], None
-    yield "dtype", weight.astype(np.float64), [], None
-    yield "dtype", weight, [(a.astype(np.float64), b, 1.0)], None
-    yield "dtype", weight.view(np.uint16), [], None
-    yield "dtype", weight.astype(np.float32).astype(">f4"), [], None
-    yield "dtype", weight.astype(bool), [], None
+    yield "unsupported-dtype", weight.astype(np.float64), [], None
+    yield "unsupported-dtype", weight, [(a.astype(np.float64), b, 1.0)], None
+    yield "unsupported-dtype", weight.view(np.uint16), [], None
+    yield "unsupported-dtype", weight.astype(np.float32).astype(">f4"), [], None
+    yield "unsupported-dtype", weight.astype(bool), [], None
     yield "dimensions", np.zeros((), BF16), [], None
     yield "type", weight[0, 0], [], None
     yield "type", np.ma.masked_array(weight), [], None
@@ -222,7 +222,7 @@ def refusals():
     yield "layout", np.asfortranarray(weight), [], None
     yield "layout", weight, [], np.zeros((37, 11), BF16).T
     yield "overlap", OVERLAPPING[:100].reshape(10, 10), [], OVERLAPPING[50:150].reshape(10, 10)
-    yield "overlap", weight, [], np.lib.stride_tricks.as_strided(OVERLAPPING, (11, 37), (2, 2))
+    yield "overlapping-rows", weight, [], np.lib.stride_tricks.as_strided(OVERLAPPING, (11, 37), (2, 2))
     yield "overlap", np.zeros((5, 37), BF16), [(a, np.zeros((5, 5), BF16), 1.0)], a
     yield "overlap", np.zeros((11, 5), BF16), [(np.zeros((5, 5), BF16), b, 1.0)], b
 
@@ -244,8 +244,8 @@ def test_refuses_a_torch_tensor_that_is_not_plain_memory():
 def test_refuses_torch_tensors_of_other_values_than_their_memory_holds():
     pairs = torch.zeros(3, 3, dtype=torch.complex64).conj()
     for tensor, code in (
-        (torch.zeros(3, 3, dtype=torch.float8_e4m3fn), "dtype"),
-        (pairs, "dtype"),
+        (torch.zeros(3, 3, dtype=torch.float8_e4m3fn), "unsupported-dtype"),
+        (pairs, "unsupported-dtype"),
         (pairs.imag, "layout"),  # negated when it is read
     ):
         with pytest.raises(RefusedError) as refusal:

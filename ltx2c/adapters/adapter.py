@@ -57,9 +57,9 @@ class Adapter(HoldsDescriptors):
                 PEFT's, which otherwise is noted and does not count.
 
         Raises:
-            RefusedError: not a safetensors file, no delta in it, a module with a missing or doubled tensor or with one
-                of a kind that is not read, a tensor of impossible shape or dtype, a kind that is not fused, malformed
-                metadata or configuration.
+            RefusedError: not a safetensors file, no delta in it, a module with a missing or duplicate tensor or with
+                one of a kind that is not read, a tensor of impossible shape or dtype, a kind that is not fused,
+                malformed metadata or configuration.
             OSError: as the system raised it.
         """
         check_alpha_mode(alpha)
@@ -151,7 +151,7 @@ def _modules(checkpoint: Checkpoint) -> tuple[dict[str, Module], tuple[str, ...]
             raise RefusedError(
                 f"{printable(checkpoint.path)}: module {printable(parsed.module)} has two {parsed.role}: "
                 f"{printable(module.tensors[parsed.role].key)} and {printable(key)}",
-                code="doubled-factor",
+                code="duplicate-factor",
             )
         module.tensors[parsed.role] = tensor
     if not any(role != "alpha" for module in modules.values() for role in module.tensors):

@@ -149,7 +149,7 @@ class _Builder:
         core = get("lokr_t2") if whole == "lokr_w2" else None
         if whole in self._tensors:
             if a in self._tensors or b in self._tensors or core is not None:
-                self._refuse_doubled(whole, a if a in self._tensors else b if b in self._tensors else "lokr_t2")
+                self._refuse_duplicate(whole, a if a in self._tensors else b if b in self._tensors else "lokr_t2")
             return Side(get(whole), None, None, None)
         if a not in self._tensors and b not in self._tensors:
             self._refuse_missing(whole)
@@ -174,7 +174,7 @@ class _Builder:
     def _magnitude(self) -> Magnitude | None:
         held = [role for role in _DORA if role in self._tensors]
         if len(held) == 2:
-            self._refuse_doubled("dora_scale", "magnitude")
+            self._refuse_duplicate("dora_scale", "magnitude")
         for role in held:
             tensor = self._tensors[role]
             check_factor(tensor, "of DoRA's magnitude", self._where, least=1)
@@ -207,9 +207,9 @@ class _Builder:
             code="missing-factor",
         )
 
-    def _refuse_doubled(self, one: Role, other: Role) -> None:
+    def _refuse_duplicate(self, one: Role, other: Role) -> None:
         raise RefusedError(
             f"{self._where}: module {printable(self._module.name)} has two of one kind: "
             f"{printable(self._tensors[one].key)} and {printable(self._tensors[other].key)}",
-            code="doubled-factor",
+            code="duplicate-factor",
         )

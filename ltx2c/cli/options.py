@@ -31,12 +31,17 @@ def add_loras(
     *,
     what: str = "an adapter to fuse",
     required: bool = False,
+    ungiven: float | None = 1.0,
 ) -> None:
-    """``OPTION PATH [STRENGTH]``, repeatable: a list of (path, strength) in the order given, empty by default."""
+    """``OPTION PATH [STRENGTH]``, repeatable: a list of (path, strength) in the order given, empty by default.
+
+    ``ungiven`` stands for a strength that was not given.
+    """
     parser.add_argument(
         option,
         nargs="+",
         action=_Lora,
+        const=ungiven,
         default=[],
         required=required,
         metavar=("PATH", "STRENGTH"),
@@ -48,9 +53,9 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     """``RECIPE BASE``, and adapters by role."""
     parser.add_argument("recipe", metavar="RECIPE", help=f"one of {', '.join(PIPELINES)}")
     add_base(parser)
-    add_loras(parser, what="an adapter of the user's, or the IC or HDR adapter")
-    add_loras(parser, "--distilled-lora", what="the distilled adapter")
-    add_loras(parser, "--detailing-lora", what="the detailing adapter")
+    add_loras(parser, what="an adapter of the user's, or the IC or HDR adapter", ungiven=None)
+    add_loras(parser, "--distilled-lora", what="the distilled adapter", ungiven=None)
+    add_loras(parser, "--detailing-lora", what="the detailing adapter", ungiven=None)
     parser.add_argument(
         "--distilled-strengths",
         nargs="+",
@@ -71,9 +76,9 @@ def recipe(args: argparse.Namespace) -> Recipe:
     )
 
 
-def _given(loras: Sequence[tuple[str, float]]) -> list[Given]:
-    """A strength of 1.0 is also what stands for none: only others were chosen."""
-    return [path if strength == 1 else (path, strength) for path, strength in loras]
+def _given(loras: Sequence[tuple[str, float | None]]) -> list[Given]:
+    """An explicit 1.0 is a strength that was chosen, and none is not."""
+    return [path if strength is None else (path, strength) for path, strength in loras]
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
@@ -219,8 +224,10 @@ class _Lora(argparse.Action):
         given = [*getattr(namespace, self.dest), (path, self._strength(parser, option_string, *strength))]
         setattr(namespace, self.dest, given)
 
-    @staticmethod
-    def _strength(parser: argparse.ArgumentParser, option: str | None, text: str = "1.0") -> float:
+    def _strength(self, parser: argparse.ArgumentParser, option: str | None, text: str | None = None) -> float | None:
+        if text is None:
+            ungiven: float | None = self.const
+            return ungiven
         try:
             return float(text)  # whether it is finite and fits, the plan says
         except ValueError:

@@ -155,7 +155,7 @@ def _tensor(scanner: Scanner, key: str) -> TensorInfo:
     offsets: tuple[int, ...] | None = None
     for field in scanner.members("entry", where):
         if field == "dtype":
-            dtype = scanner.string("dtype", Named("dtype of tensor '{}'", key))
+            dtype = scanner.string("unknown-dtype", Named("dtype of tensor '{}'", key))
         elif field == "shape":
             shape = scanner.whole_numbers("shape", Named("shape of tensor '{}'", key))
         elif field == "data_offsets":
@@ -170,7 +170,9 @@ def _tensor(scanner: Scanner, key: str) -> TensorInfo:
 
 def _checked(where: Named, dtype: str, shape: tuple[int, ...], offsets: tuple[int, ...]) -> TensorInfo:
     if dtype not in DTYPES:
-        raise RefusedError(f"{where} has dtype '{printable(dtype)}', which the format does not list", code="dtype")
+        raise RefusedError(
+            f"{where} has dtype '{printable(dtype)}', which the format does not list", code="unknown-dtype"
+        )
     if len(offsets) != 2 or offsets[0] > offsets[1]:
         raise RefusedError(f"data_offsets of {where} are {list(offsets)}, not [begin, end]", code="offsets")
     bits = DTYPES[dtype].bits
@@ -192,7 +194,7 @@ def _check_coverage(tensors: dict[str, TensorInfo], data_bytes: int) -> None:
     for key, (_, _, begin, end) in sorted(tensors.items(), key=_place):
         if begin < reached:
             what = f"tensors '{printable(before)}' and '{printable(key)}'"
-            raise RefusedError(f"{what} overlap at data byte {begin}", code="overlap")
+            raise RefusedError(f"{what} overlap at data byte {begin}", code="overlapping-tensors")
         if begin > reached:
             span = f"data bytes {reached} to {begin}"
             raise RefusedError(f"{span}, before tensor '{printable(key)}', belong to no tensor", code="hole")

@@ -163,7 +163,7 @@ def _check_one_module(key: str, placed: list[Placed]) -> None:
                 raise RefusedError(
                     f"{printable(one.delta.adapter)}: {printable(other.delta.tensors[0].key)} and "
                     f"{printable(one.delta.tensors[0].key)} are both for {printable(key)}",
-                    code="doubled-factor",
+                    code="duplicate-target",
                 )
 
 

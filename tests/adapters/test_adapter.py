@@ -80,14 +80,14 @@ def test_a_module_with_a_side_missing(tmp_path: Path, present: list[str], missin
 
 def test_two_a_for_one_module(tmp_path: Path) -> None:
     tensors = {**pair("diffusion_model.x", 4, 2, 4), **pair("x", 4, 2, 4)}
-    with refused("doubled-factor", "two A", "diffusion_model.x.lora_A.weight", " x.lora_A.weight"):
+    with refused("duplicate-factor", "two A", "diffusion_model.x.lora_A.weight", " x.lora_A.weight"):
         Adapter.open(write(tmp_path / "a.safetensors", tensors))
 
 
 def test_two_alphas_for_one_module(tmp_path: Path) -> None:
     alpha = np.ones((), np.float32)
     tensors = {**pair("diffusion_model.x", 4, 2, 4), "diffusion_model.x.alpha": alpha, "x.alpha": alpha}
-    with refused("doubled-factor", "two alpha", "diffusion_model.x.alpha"):
+    with refused("duplicate-factor", "two alpha", "diffusion_model.x.alpha"):
         Adapter.open(write(tmp_path / "a.safetensors", tensors))
 
 

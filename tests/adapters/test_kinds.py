@@ -311,7 +311,7 @@ def test_peft_kinds_that_are_not_fused_are_refused_by_name(tmp_path: Path, kind:
         ({"m.lokr_w1": weight(4, 2)}, "missing-factor", "no lokr_w2"),
         ({"m.lokr_w1": weight(4, 2), "m.lokr_w2_a": weight(4, 2)}, "missing-factor", "no lokr_w2_b"),
         ({"m.lokr_w1": weight(2, 2), "m.lokr_w2": weight(2), "m.alpha": ALPHA}, "bad-factor", "m.lokr_w2"),
-        ({f"m.lokr_{name}": weight(2, 2) for name in ("w1", "w2", "w2_a")}, "doubled-factor", "lokr_w2_a"),
+        ({f"m.lokr_{name}": weight(2, 2) for name in ("w1", "w2", "w2_a")}, "duplicate-factor", "lokr_w2_a"),
         ({f"m.hada_w{n}_{s}": weight(2, 3) for n in (1, 2) for s in "ab"}, "rank-mismatch", "has 3"),
         ({"m.lora_down.weight": weight(2, 4), "m.lora_up.weight": weight(3, 2, 3, 3)}, "bad-factor", "another kernel"),
         ({"m.diff": ("I64", [2, 2])}, "bad-factor", "I64"),

@@ -65,7 +65,12 @@ def test_second_copy_and_notes_are_told(model: Path, capsys: pytest.CaptureFixtu
     assert "note: d.safetensors: strength 0.9 of distilled-lora is not used" in out
 
 
-def test_a_strength_of_one_is_no_choice(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_explicit_strength_of_one_is_a_choice(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "res2s_two_stage", BASE, *D, "1.0"]) == 0
+    assert "note: d.safetensors: strength 1.0 of distilled-lora is not used" in capsys.readouterr().out
+
+
+def test_no_strength_is_no_choice(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "res2s_two_stage", BASE, *D]) == 0
     assert "not used" not in capsys.readouterr().out
 

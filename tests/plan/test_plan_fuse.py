@@ -242,7 +242,7 @@ def test_a_module_that_the_base_holds_twice(tmp_path: Path, adapter: Make) -> No
 
 def test_two_modules_for_one_weight(base: Checkpoint, adapter: Make) -> None:
     one = adapter("one", "blocks.0.to_k", **pair("lora_unet_blocks_0_to_k", 6, 2, 5))
-    with refused("doubled-factor", "one.safetensors", f"{PREFIX}blocks.0.to_k.weight", "lora_unet_blocks_0_to_k"):
+    with refused("duplicate-target", "one.safetensors", f"{PREFIX}blocks.0.to_k.weight", "lora_unet_blocks_0_to_k"):
         plan_fuse(base, [(one, 1)])
 
 
