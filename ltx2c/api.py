@@ -12,20 +12,22 @@ from typing import Any, NamedTuple
 
 from ltx2c.adapters.scaling import AlphaMode
 from ltx2c.arithmetic import LTX
+from ltx2c.engines.card import CARD_NAME, model_card
 from ltx2c.engines.digests import Digests
 from ltx2c.engines.file import write_fused
 from ltx2c.engines.outputs import lay_out
 from ltx2c.engines.report import FuseOutline, FuseReport, outline
 from ltx2c.engines.request import Request
 from ltx2c.engines.verify import VerifyReport, verify_fused
-from ltx2c.errors import printable
+from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint
 from ltx2c.files.destination import Destination, cannot_write
+from ltx2c.files.direct import write_small_file
 from ltx2c.files.layout import OutputLayout
 from ltx2c.files.paths import as_path, place
 from ltx2c.files.remembered import remembered_sha256
 from ltx2c.files.siblings import find_siblings
-from ltx2c.files.staging import rehearse
+from ltx2c.files.staging import publish, rehearse, stage
 from ltx2c.plan import Plan
 from ltx2c.plan.block_weights import BlockWeights
 from ltx2c.plan.fuse import plan_sources
@@ -52,6 +54,7 @@ def fuse_checkpoint(
     variant: str | None = None,
     force: bool = False,
     reuse: bool = False,
+    card: bool = False,
     allow_nonfinite: bool = False,
     max_shard_bytes: int | None = None,
     sha256: bool = False,
@@ -72,6 +75,7 @@ def fuse_checkpoint(
         reuse: whether to leave ``out`` as it is where the same request has made it: of the same base and adapters by
             content, strengths, order, arithmetic, layout and files beside. Their sha256 are remembered in the user's
             cache. An ``out`` of another request, or one that is not whole, is refused without ``force``.
+        card: whether to write a model card, README.md, into the folder ``out`` or beside the file; never over one.
         allow_nonfinite: whether to keep a result with infinities or NaN where the base was finite.
         max_shard_bytes: write a folder of shards of at most so many tensor bytes each, however the base is sharded.
         sha256: whether to report full digests of base, adapters and output; the adapters' enter the metadata too.
@@ -92,6 +96,7 @@ def fuse_checkpoint(
             threads=threads,
             force=force,
             reuse=reuse,
+            card=card,
             allow_nonfinite=allow_nonfinite,
             max_shard_bytes=max_shard_bytes,
             sha256=sha256,
@@ -107,6 +112,7 @@ def execute(
     threads: int | None = None,
     force: bool = False,
     reuse: bool = False,
+    card: bool = False,
     allow_nonfinite: bool = False,
     max_shard_bytes: int | None = None,
     sha256: bool = False,
@@ -118,7 +124,7 @@ def execute(
     Args:
         plan: from ``plan_fuse``, or from ``Plan.from_json`` in another process. The files that it was made from are
             opened again where they were.
-        out, threads, force, reuse, allow_nonfinite, max_shard_bytes, sha256, expect_sha256, progress: as for
+        out, threads, force, reuse, card, allow_nonfinite, max_shard_bytes, sha256, expect_sha256, progress: as for
             ``fuse_checkpoint``.
 
     Raises:
@@ -133,6 +139,7 @@ def execute(
             threads=threads,
             force=force,
             reuse=reuse,
+            card=card,
             allow_nonfinite=allow_nonfinite,
             max_shard_bytes=max_shard_bytes,
             sha256=sha256,
@@ -147,6 +154,7 @@ def _write(
     *,
     force: bool,
     reuse: bool,
+    card: bool,
     max_shard_bytes: int | None,
     sha256: bool,
     expect_sha256: Sequence[str],
@@ -162,14 +170,39 @@ def _write(
             digests.take(request.inputs)
         if _stands(out, request, layout, force=force):
             return _reused(plan, out, request, layout, began, digests=digests, threads=how["threads"])
+    text = model_card(plan) if card else None
+    layout, notes = _with_card(layout, text)
     destination = check_destination(plan, out, layout, force=force)
     adapters = request.of_adapters(plan) if request else digests.of_adapters() if digests else None
     if adapters is not None:
         asked = request.sha256 if request else None
         named = lay_out(plan, max_shard_bytes=max_shard_bytes, adapter_sha256=adapters, request=asked)
-        layout = replace(named, siblings=layout.siblings)
+        layout, _ = _with_card(replace(named, siblings=layout.siblings), text)
     report = write_fused(plan, layout, destination, digests=digests, **how)
-    return replace(report, notes=(*report.notes, *laid_out.notes))
+    if text is not None and not layout.is_folder:
+        notes = _write_beside(destination.path.with_name(CARD_NAME), text)
+    return replace(report, notes=(*report.notes, *laid_out.notes, *notes))
+
+
+def _with_card(layout: OutputLayout, text: bytes | None) -> tuple[OutputLayout, tuple[str, ...]]:
+    """A folder's layout with a card in it, unless one comes along with the base."""
+    if text is None or not layout.is_folder:
+        return layout, ()
+    if CARD_NAME in layout.names:
+        return layout, (f"no card is written: the base's own {CARD_NAME} comes along",)
+    return replace(layout, texts={**layout.texts, CARD_NAME: text}), ()
+
+
+def _write_beside(path: Path, text: bytes) -> tuple[str, ...]:
+    """Write a card beside a result that is in place, which stands whatever becomes of this."""
+    try:
+        destination = Destination.check(path, inputs=(), needed_bytes=len(text))
+        with stage(destination) as staged:
+            write_small_file(staged.file(path.name), text)
+            publish(staged)
+    except (OSError, RefusedError) as error:
+        return (f"no card is written: {printable(error)}",)
+    return ()
 
 
 def _stands(out: StrPath, request: Request, layout: OutputLayout, *, force: bool) -> bool:

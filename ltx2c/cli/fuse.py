@@ -32,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reuse", action="store_true", help="leave OUT as it is where the same request, by content, has made it"
     )
+    parser.add_argument(
+        "--card", action="store_true", help="write a model card, README.md, into the folder OUT or beside the file"
+    )
     options.add_unmatched(parser)
     options.add_strength_options(parser)
     options.add_output_options(parser)
@@ -66,7 +69,9 @@ def run(args: argparse.Namespace) -> Result:
         planned = api.outline_fuse(*inputs, **given)
         return Result(planned.as_json(), "\n".join(_outline_lines(planned)))
     with progress.bar("fuse", args) as report:
-        done = api.fuse_checkpoint(*inputs, **given, allow_nonfinite=args.allow_nonfinite, progress=report)
+        done = api.fuse_checkpoint(
+            *inputs, **given, card=args.card, allow_nonfinite=args.allow_nonfinite, progress=report
+        )
     return Result(done.as_json(), "\n".join(summary(done)))
 
 
