@@ -200,3 +200,16 @@ def test_the_command_says_reused(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main([*words, "--dry-run"]) == 0 and "reused" in capsys.readouterr().out
     assert main(words) == 0 and "out.safetensors: reused" in capsys.readouterr().out
     assert main([*words, "--json"]) == 0 and json.loads(capsys.readouterr().out)["reused"] is True
+
+
+def test_alpha_in_a_configuration_beside_the_adapter_is_part_of_the_request(tmp_path: Path) -> None:
+    base, adapters, _ = small_model(tmp_path)
+    folder = tmp_path / "peft"
+    folder.mkdir()
+    (folder / "adapter_model.safetensors").write_bytes(adapters[0][0].read_bytes())
+    for alpha in (8, 16):
+        (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 7, "lora_alpha": alpha}))
+        if alpha == 16:
+            with refused("output-other-request"):
+                fuse(base, [(folder, 1.0)], tmp_path / "out.safetensors")
+        fuse(base, [(folder, 1.0)], tmp_path / "out.safetensors", force=True)
