@@ -19,4 +19,7 @@ CC=clang LDSHARED="clang -shared" "$python" setup.py -q build_ext --inplace >bui
 if grep "this compiler" build.log; then exit 1; fi
 clang --version | head -n 1
 PYTHONPATH=. "$python" -c "from ltx2c import kernels; print(*kernels.available())"
-PYTHONPATH=. "$python" -m pytest -q -p no:cacheprovider tests/kernels tests/test_fusion.py
+# Clang's OpenMP ends the process where it gets fewer threads than it had just been shown to get.
+echo "ci/clang.sh: NOT TESTED: tests/kernels/test_thread_shortage.py, which is GCC's OpenMP"
+PYTHONPATH=. "$python" -m pytest -q -p no:cacheprovider --ignore tests/kernels/test_thread_shortage.py tests/kernels \
+    tests/test_fusion.py

@@ -38,8 +38,9 @@ LTX2C_INLINE __m512 ltx2c_genoa_first(__m512i pairs) { return _mm512_castsi512_p
 LTX2C_INLINE __m512 ltx2c_genoa_second(__m512i pairs) { return _mm512_castsi512_ps(ltx2c_skylake_even(pairs)); }
 
 /* Whether the instruction equals two fused multiply-adds, high half first, on 512 lanes of values 16 binades wide: sums
- * that round at both steps, with cancellation, where any other order or a single rounding gives other bits. */
-static int ltx2c_genoa_probe(void) {
+ * that round at both steps, with cancellation, where any other order or a single rounding gives other bits. Apart:
+ * inlined, its instructions could come before the question whether this CPU has them. */
+LTX2C_APART int ltx2c_genoa_probe(void) {
     uint32_t words[48], state = 1;
     __mmask16 wrong = 0;
     for (int round = 0; round < 32; round++) {
