@@ -31,6 +31,13 @@ class Folder:
         """Open a folder that need not be readable. Raises ``OSError`` as the system says."""
         return cls(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), path)
 
+    def is_at_its_path(self) -> bool:
+        """Whether the path still leads here."""
+        try:
+            return os.path.samestat(os.fstat(self.descriptor), self.path.stat())
+        except OSError:
+            return False
+
     def status(self, name: str) -> os.stat_result | None:
         """Of what stands under ``name``, of a link itself; None where nothing does. Raises ``OSError``."""
         try:

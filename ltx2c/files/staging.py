@@ -320,6 +320,9 @@ class Staged:
         except OSError as error:
             where = printable(self._folder.path)
             self.notes += (f"the result is in place, but its name may not be durable: {where}: {error.strerror}",)
+        if not self._folder.is_at_its_path():
+            where = printable(self._folder.path)
+            self.notes += (f"the result is in the folder that was {where}, which was moved or replaced meanwhile",)
         try:
             note = self._remove_replaced()
         except OSError as error:

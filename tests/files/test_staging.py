@@ -513,6 +513,23 @@ def test_of_two_results_both_appear_or_neither(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == [one] and one.read_bytes() == b"old"
 
 
+@pytest.mark.parametrize("instead", ["nothing", "folder", "link"])
+def test_a_result_in_a_folder_that_was_moved_meanwhile_says_so(instead: str, tmp_path: Path) -> None:
+    home, other = tmp_path / "home", tmp_path / "other"
+    home.mkdir()
+    other.mkdir()
+    with stage(check(home / "out")) as staged:
+        fill(staged, "out")
+        home.rename(tmp_path / "moved")
+        if instead == "folder":
+            home.mkdir()
+        elif instead == "link":
+            home.symlink_to(other)
+        publish(staged)
+    assert (tmp_path / "moved" / "out").exists() and not list(other.iterdir())
+    assert any(str(home) in note and "moved" in note for note in staged.notes)
+
+
 def test_the_staged_notes_of_a_usual_run_are_none(tmp_path: Path) -> None:
     with stage(check(tmp_path / "out")) as staged:
         assert isinstance(staged, Staged) and staged.notes == ()
