@@ -98,7 +98,7 @@ def fuse_tensors(
     """
     jobs = list(jobs)
     chosen = arithmetic_named(arithmetic)
-    checked = [_checked(weight, terms, out, chosen) for weight, terms, out in jobs]
+    checked = [checked_job(weight, terms, out, chosen) for weight, terms, out in jobs]
     _refuse_shared_outputs(checked)
     for _, _, out in jobs:
         mark_written(out)
@@ -179,8 +179,10 @@ def _rows_adjacent(factor: Array) -> Array:
 # ---- Checks ---------------------------------------------------------------------------------------------------------
 
 
-def _checked(weight: Any, terms: Sequence[tuple[Any, Any, float] | FullTerm], out: Any, arithmetic: Arithmetic) -> Job:
-    """The job as NumPy arrays over the same memory, or a refusal."""
+def checked_job(
+    weight: Any, terms: Sequence[tuple[Any, Any, float] | FullTerm], out: Any, arithmetic: Arithmetic
+) -> Job:
+    """The job of one weight as NumPy arrays over the same memory. Raises as ``fuse_tensor`` does."""
     given = as_array(weight, "weight")
     result = given if out is weight else as_array(out, "out")
     _check_weight(given, result)
@@ -244,13 +246,18 @@ def _checked_full(index: int, weight: Array, out: Array, term: FullTerm) -> Term
 
 def _refuse_shared_outputs(jobs: Sequence[Job]) -> None:
     """Jobs run at the same time: what one writes, no other may touch."""
-    if len(jobs) == 1:  # nothing to race with, and a small weight's fusion takes less time than the search
-        return
-    race = find_race(use for index, job in enumerate(jobs) for use in _uses(index, job))
+    race = race_among(jobs)
     if race:
         writer, other = race
         verb = "writes" if other.written else "reads"
         raise RefusedError(f"out of job {writer.job} overlaps an array that job {other.job} {verb}", code="overlap")
+
+
+def race_among(jobs: Sequence[Job]) -> tuple[Use, Use] | None:
+    """What one of these jobs writes and another touches, or None: only then may they run at the same time."""
+    if len(jobs) == 1:  # nothing to race with, and a small weight's fusion takes less time than the search
+        return None
+    return find_race(use for index, job in enumerate(jobs) for use in _uses(index, job))
 
 
 def _uses(index: int, job: Job) -> list[Use]:
