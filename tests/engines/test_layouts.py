@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -174,8 +177,6 @@ def test_files_and_verify(
     out = tmp_path / "out.safetensors"
     report = ltx2c.fuse_checkpoint(made.base, made.adapters, out, sha256=True, **options)
     assert_holds(read(out), made.wanted)
-    import hashlib
-
     assert report.sha256[str(out)] == hashlib.sha256(out.read_bytes()).hexdigest()
     for sample in (1.0, 0.3):
         assert ltx2c.verify_checkpoint(out, made.base, made.adapters, sample=sample, **options).equal
@@ -222,13 +223,36 @@ def test_resident(case: Case, arithmetic: str, budget: int, tmp_path: Path, monk
             assert report.kept + report.restored + report.fused + report.switched == len(made.before)
 
 
-def test_a_plan_goes_to_another_process(case: Case, arithmetic: str, tmp_path: Path) -> None:
+EXECUTE = """
+import sys, ltx2c
+for folder in sys.argv[1:]:
+    with open(f"{folder}/plan.json") as plan:
+        ltx2c.execute(ltx2c.Plan.from_json(plan.read()), f"{folder}/out")
+"""
+
+
+def test_a_plan_goes_through_json(case: Case, arithmetic: str, tmp_path: Path) -> None:
     made = model(tmp_path, case, arithmetic)
     plan = ltx2c.plan_fuse(made.base, made.adapters, arithmetic=arithmetic, **made.options)
     again = ltx2c.Plan.from_json(plan.to_json())
     assert again == plan
     ltx2c.execute(again, tmp_path / "out")
     assert_holds(read(tmp_path / "out"), made.wanted)
+
+
+def test_plans_are_executed_by_another_process(tmp_path: Path) -> None:
+    """All layouts under both arithmetics, by one process: it takes a while to start."""
+    expected = {}
+    for name, case in CASES.items():
+        for arithmetic in ("ltx", "f32"):
+            folder = tmp_path / f"{name}-{arithmetic}"
+            folder.mkdir()
+            made = expected[folder] = model(folder, case, arithmetic)
+            plan = ltx2c.plan_fuse(made.base, made.adapters, arithmetic=arithmetic, **made.options)
+            (folder / "plan.json").write_text(plan.to_json())
+    subprocess.run([sys.executable, "-c", EXECUTE, *map(str, expected)], check=True)
+    for folder, made in expected.items():
+        assert_holds(read(folder / "out"), made.wanted)
 
 
 @pytest.mark.parametrize("path", sorted(FP8.glob("*.safetensors")), ids=lambda path: path.stem)
@@ -249,6 +273,10 @@ def test_upstreams_own_cases(path: Path, tmp_path: Path) -> None:
             expected = tensors[f"expected.{name}"]
             nan = np.isnan(expected.astype(np.float32))
             assert np.array_equal(bits(found[f"m.{name}"])[~nan], bits(expected)[~nan]), name
+        assert ltx2c.verify_checkpoint(tmp_path / "out", base, adapters).equal
+        recipe = Recipe.named("ti2vid_one_stage", loras=adapters)
+        with ResidentCheckpoint.open(base, recipe, allow_nonfinite=True) as resident:
+            assert_holds(dict(resident.tensors), found)
 
 
 def test_a_result_that_has_no_scale_is_refused_whatever_is_allowed(tmp_path: Path) -> None:
