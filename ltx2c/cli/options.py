@@ -100,7 +100,8 @@ def add_arithmetic(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nvfp4-scales",
         choices=("swizzled", "linear"),
-        help="the order of NVFP4's block scales in BASE, where it does not say so itself",
+        help="the order of NVFP4's block scales in BASE, where it does not say so itself; of two codes in a byte the "
+        "one in the high half is the first, and files that say they are ModelOpt's, where the low one is, are refused",
     )
 
 

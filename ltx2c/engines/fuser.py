@@ -92,7 +92,7 @@ class Fuser:
 
     def _recode(self, part: Part, worker: _Worker) -> Encoded:
         weight, codes = part.weight, _stored_rows(part)
-        layout, columns = weight.stored.layout, weight.stored.shape[1]
+        layout, columns = weight.stored.layout, math.prod(weight.stored.shape[1:])
         working = layout.working(self._arithmetic.name)
         granules = max(1, WORKING_BYTES // (layout.granule_rows * columns * working.dtype.itemsize))
         step = len(codes) if weight.whole else granules * layout.granule_rows

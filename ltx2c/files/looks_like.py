@@ -15,7 +15,7 @@ _KINDS: tuple[tuple[str, re.Pattern[bytes]], ...] = (
     ),
     ("a PyTorch or other zip archive (.pt, .ckpt, .zip)", re.compile(rb"PK\x03\x04")),
     ("a pickle (.pt, .ckpt, .pkl)", re.compile(rb"\x80[\x02-\x05][\x00-\xff]")),
-    ("a GGUF file", re.compile(rb"GGUF")),
+    ("a GGUF file (fuse the bf16 .safetensors file, then quantise the result)", re.compile(rb"GGUF")),
     ("a GGML file", re.compile(rb"lmgg|tjgg|fmgg")),
     ("a NumPy array (.npy)", re.compile(rb"\x93NUMPY")),
     ("an HDF5 file", re.compile(rb"\x89HDF\r\n\x1a\n")),

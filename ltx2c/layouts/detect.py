@@ -16,6 +16,7 @@ from ltx2c.layouts.fp8_row import FP8_ROW
 from ltx2c.layouts.fp8_scaled import FP8_SCALED, SCALE
 from ltx2c.layouts.layout import Layout, StoredWeight, TensorSpec
 from ltx2c.layouts.markers import declared_format
+from ltx2c.layouts.modelopt import modelopt_proof
 from ltx2c.layouts.nvfp4 import NVFP4_LINEAR, NVFP4_SWIZZLED, SCALE_2, Nvfp4
 from ltx2c.layouts.plain import PLAIN
 
@@ -80,7 +81,9 @@ def detect(
     metadata: Mapping[str, str] | None = None,
     nvfp4_scales: str | None = None,
 ) -> StoredWeight:
-    """How the weight ``key`` of a checkpoint's ``tensors`` is stored. Nothing is read but ComfyUI's marks.
+    """How the weight ``key`` of a checkpoint's ``tensors`` is stored. No weight is read.
+
+    ComfyUI's marks are, and for NVFP4 the small files beside the weight that say what wrote it.
 
     Args:
         metadata: of the checkpoint.
@@ -88,8 +91,8 @@ def detect(
 
     Raises:
         RefusedError: ``no-fuse-rule`` (there is no layout of its dtype with these companions, or another is declared),
-            ``nvfp4-scales`` (their order is not given, or is another than is declared), ``bad-nvfp4-scales``,
-            ``bad-quantization-metadata``.
+            ``nvfp4-scales`` (their order is not given, or is another than is declared), ``nvfp4-codes`` (two to a
+            byte in ModelOpt's order), ``bad-nvfp4-scales``, ``bad-quantization-metadata``.
     """
     check_nvfp4_scales(nvfp4_scales)
     weight = tensors[key]
@@ -105,6 +108,8 @@ def detect(
         raise _no_rule(weight, beside, foreign)
     if declared is not None and found not in _DECLARED.get(declared, ()):
         raise _no_rule(weight, beside, f"declared to be {printable(declared)}")
+    if isinstance(found, Nvfp4) and declared is None:
+        _check_codes_order(weight, metadata or {})
     specs = {SCALE_ENDINGS[ending]: _spec(tensor) for ending, tensor in beside.items()}
     return StoredWeight(found, _spec(weight), specs, _shape(weight))
 
@@ -117,10 +122,11 @@ def check_companions(tensors: Mapping[str, StoredTensor]) -> None:
     Raises:
         RefusedError: ``companion-missing``.
     """
-    for key, tensor in tensors.items():
-        for ending in SCALE_ENDINGS:
+    endings = tuple(SCALE_ENDINGS)
+    for key in [key for key in tensors if key.endswith(endings)]:
+        for ending in endings:
             if key.endswith(ending):
-                _check_companion(tensors, tensor, key.removesuffix(ending))
+                _check_companion(tensors, tensors[key], key.removesuffix(ending))
 
 
 def _check_companion(tensors: Mapping[str, StoredTensor], scale: StoredTensor, module: str) -> None:
@@ -200,6 +206,17 @@ def _nvfp4(
             f"{where} cannot be in {order} order: that would be padded to whole tiles of 128 x 4", code="nvfp4-scales"
         )
     return NVFP4_ORDERS[order]
+
+
+def _check_codes_order(weight: StoredTensor, metadata: Mapping[str, str]) -> None:
+    proof = modelopt_proof(weight.file.path.parent, metadata)
+    if proof is not None:
+        raise RefusedError(
+            f"{printable(weight.file.path)}: {printable(weight.key)} is NVFP4 by ModelOpt, as {printable(proof)} says, "
+            "which packs the first of two codes into the low half of a byte; ltx2c reads files that have it in the "
+            f"high half: {ADVICE}",
+            code="nvfp4-codes",
+        )
 
 
 def _shape(weight: StoredTensor) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from ltx2c.adapters import Adapter, Delta
 from ltx2c.adapters.scaling import AlphaMode
 from ltx2c.arithmetic import LTX, arithmetic_named
 from ltx2c.files import Checkpoint, StoredTensor
-from ltx2c.layouts import StoredWeight, detect
+from ltx2c.layouts import StoredWeight, check_companions, detect
 from ltx2c.plan.applied import applied_delta, check_together
 from ltx2c.plan.block_weights import BlockWeights, Factors
 from ltx2c.plan.checks import (
@@ -73,6 +73,7 @@ def plan_sources(sources: Sources, strengths: Sequence[float], options: Options)
     base, adapters = sources.base, sources.adapters
     strengths = [check_strength(strength, adapter.path) for adapter, strength in zip(adapters, strengths, strict=True)]
     check_base(base)
+    check_companions(base.tensors)
     check_distinct(adapters)
     check_reference_scales(adapters)
     matches = [match_deltas(base, adapter, options.unmatched) for adapter in adapters]

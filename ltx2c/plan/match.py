@@ -12,6 +12,7 @@ from ltx2c.adapters import Adapter, Delta
 from ltx2c.adapters import keys as adapter_keys
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint
+from ltx2c.layouts import ADVICE, foreign_modules
 from ltx2c.plan.models import other_model
 from ltx2c.plan.nearest import nearest_name
 from ltx2c.plan.targets import Place, Targets
@@ -92,7 +93,7 @@ def check_fits(base: Checkpoint, adapter: Adapter, matches: Matches, shapes: Map
         raise RefusedError(
             f"{printable(one.delta.adapter)}: the delta of {keys} is {list(one.delta.shape)}, the weight "
             f"{printable(key)} in {printable(base.path)} is {list(shapes[key])}{count}"
-            f"{other_model(base, adapter, len(wrong))}",
+            f"{_transposed(one.delta, shapes[key]) or other_model(base, adapter, len(wrong))}",
             code="shape-mismatch",
         )
     for key, placed in matches.placed.items():
@@ -104,6 +105,12 @@ def check_fits(base: Checkpoint, adapter: Adapter, matches: Matches, shapes: Map
                     f"{list(shapes[key])}",
                     code="shape-mismatch",
                 )
+
+
+def _transposed(delta: Delta, shape: tuple[int, ...]) -> str:
+    if len(shape) == 2 and delta.fits(shape[::-1]):
+        return "; it is stored transposed, [in, out], and ltx2c fuses weights [out, in]"
+    return ""
 
 
 def find_targets(base: Checkpoint, adapter: Adapter) -> Matches:
@@ -196,6 +203,7 @@ def _refuse_unmatched(base: Checkpoint, adapter: Adapter, matches: Matches) -> N
     where, there = printable(adapter.path), printable(base.path)
     of = f"{matches.matched} of {len(adapter.deltas)} deltas matched"
     first = ", ".join(map(printable, keys[:_NAMED])) + (" ..." if len(keys) > _NAMED else "")
+    _refuse_foreign(base, matches.unmatched)
     nearest = _nearest(base, matches.unmatched[keys[0]])
     if not matches.matched:
         raise RefusedError(
@@ -211,6 +219,22 @@ def _refuse_unmatched(base: Checkpoint, adapter: Adapter, matches: Matches) -> N
         code="unmatched-key",
         keys=tuple(keys),
     )
+
+
+def _refuse_foreign(base: Checkpoint, unmatched: Mapping[str, str]) -> None:
+    """Where a module has no ``.weight`` because it is quantised in a way that stores it under another name: say so."""
+    foreign = {
+        adapter_keys.without_prefix(module): (module, kind) for module, kind in foreign_modules(base.tensors).items()
+    }
+    if not foreign:
+        return
+    for name in unmatched.values():
+        module, kind = foreign.get(adapter_keys.without_prefix(name).removesuffix(".weight"), ("", ""))
+        if module:
+            raise RefusedError(
+                f"{printable(base.path)}: {printable(module)} is {kind}, and there is no rule to fuse that: {ADVICE}",
+                code="no-fuse-rule",
+            )
 
 
 def _nearest(base: Checkpoint, name: str) -> str:

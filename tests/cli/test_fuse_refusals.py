@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from tensor_files import pair, weight, write
@@ -69,6 +70,39 @@ def huge(case: Case) -> None:
 
 BAD_A = {B: ADAPTER[B]}
 
+
+def based_on(case: Case, tensors: Mapping[str, Any], out: int = 6, into: int = 5) -> None:
+    write(case.base, tensors)
+    case.adapter(pair("m.q", out, 2, into))
+
+
+def square(key: str, dtype: str, shape: list[int], **more: Any) -> dict[str, Any]:
+    return {"m.q.weight": weight(16, 16), key: (dtype, shape), **more}
+
+
+NVFP4 = {
+    "m.q.weight": ("U8", [16, 8]),
+    "m.q.weight_scale": ("F8_E4M3", [128, 4]),
+    "m.q.weight_scale_2": ("F32", []),
+}
+
+
+def without(key: str) -> dict[str, Any]:
+    return {name: spec for name, spec in NVFP4.items() if name != key}
+
+
+def by_modelopt(case: Case, name: str, text: str) -> None:
+    based_on(case, NVFP4, 16, 16)
+    case.also("--nvfp4-scales", "linear")
+    (case.folder / name).write_text(text)
+
+
+def overflowing(case: Case) -> None:
+    based_on(case, {"m.q.weight": np.ones((6, 5), ml_dtypes.float8_e4m3fn), "m.q.weight_scale": ("F32", [])})
+    case.adapter({A: np.full((2, 5), 3e38, np.float32), B: np.full((6, 2), 3e38, np.float32)})
+    case.also("--allow-nonfinite")
+
+
 # name: (how the case is spoiled, what the line must name)
 REFUSALS: dict[str, tuple[Callable[[Case], object], list[str]]] = {
     "a key with no home": (
@@ -126,6 +160,73 @@ REFUSALS: dict[str, tuple[Callable[[Case], object], list[str]]] = {
         ["other.safetensors", "only factors", "swapped"],
     ),
     "infinite results": (huge, ["m.q.weight", "30", "--allow-nonfinite"]),
+    "a GGUF file": (spoil_bytes(b"GGUF" + bytes(200)), ["lora.safetensors", "GGUF", "bf16", "then quantise"]),
+    "a GGUF base": (
+        lambda c: c.base.write_bytes(b"GGUF" + bytes(200)),
+        ["base.safetensors", "GGUF", "bf16", "then quantise"],
+    ),
+    "a transposed weight": (
+        lambda c: based_on(c, {"m.q.weight": weight(5, 6)}),
+        ["[6, 5]", "[5, 6]", "m.q.weight", "transposed"],
+    ),
+    "a transposed weight of codes": (
+        lambda c: based_on(c, {"m.q.weight": ("F8_E4M3", [5, 6]), "m.q.weight_scale": ("F32", [])}),
+        ["[6, 5]", "[5, 6]", "transposed"],
+    ),
+    "INT8": (
+        lambda c: based_on(c, {"m.q.weight": ("I8", [6, 5]), "m.q.weight_scale": ("F32", [6, 1])}),
+        ["m.q.weight", "integers", "bf16", "then quantise"],
+    ),
+    "INT8 by bitsandbytes": (
+        lambda c: based_on(c, {"m.q.weight": ("I8", [6, 5]), "m.q.SCB": ("F32", [6])}),
+        ["m.q.weight", "INT8", "bitsandbytes", "then quantise"],
+    ),
+    "INT8 by ComfyUI's ConvRot": (
+        lambda c: based_on(
+            c,
+            {
+                "m.q.weight": ("I8", [6, 5]),
+                "m.q.weight_scale": ("F32", [6, 1]),
+                "m.q.comfy_quant": np.frombuffer(b'{"format": "convrot_w4a4"}', np.uint8),
+            },
+        ),
+        ["m.q.weight", "ConvRot", "then quantise"],
+    ),
+    "SVDQuant, whose weights have other names": (
+        lambda c: based_on(c, {"x.weight": weight(2, 2), "m.q.qweight": ("I8", [6, 3]), "m.q.wscales": ("F32", [6])}),
+        ["base.safetensors", "m.q", "SVDQuant", "then quantise"],
+    ),
+    "NVFP4 without one of its scales": (
+        lambda c: based_on(c, without("m.q.weight_scale_2"), 16, 16),
+        ["base.safetensors", "m.q.weight_scale ", "m.q.weight_scale_2"],
+    ),
+    "NVFP4 without the other": (
+        lambda c: based_on(c, without("m.q.weight_scale"), 16, 16),
+        ["base.safetensors", "m.q.weight_scale_2", "m.q.weight_scale "],
+    ),
+    "a scale alone, beside a weight that is not fused": (
+        lambda c: based_on(c, square("m.k.weight_scale", "F32", []), 16, 16),
+        ["base.safetensors", "m.k.weight_scale", "m.k.weight "],
+    ),
+    "one scale of two, beside a weight that is not fused": (
+        lambda c: based_on(
+            c, square("m.k.weight_scale", "F8_E4M3", [128, 4], **{"m.k.weight": ("U8", [16, 8])}), 16, 16
+        ),
+        ["base.safetensors", "m.k.weight_scale ", "m.k.weight_scale_2"],
+    ),
+    "NVFP4 without the order of its scales": (
+        lambda c: based_on(c, NVFP4, 16, 16),
+        ["m.q.weight_scale", "--nvfp4-scales swizzled|linear"],
+    ),
+    "NVFP4 by ModelOpt": (
+        lambda c: by_modelopt(c, "hf_quant_config.json", '{"producer": {"name": "modelopt", "version": "0.33"}}'),
+        ["m.q.weight", "ModelOpt", "hf_quant_config.json", "low half"],
+    ),
+    "NVFP4 by ModelOpt, as its model's configuration says": (
+        lambda c: by_modelopt(c, "config.json", '{"quantization_config": {"quant_method": "modelopt"}}'),
+        ["m.q.weight", "ModelOpt", "config.json", "low half"],
+    ),
+    "values that have no scale, though allowed": (overflowing, ["m.q.weight", "30"]),
     "no threads": (lambda c: c.also("--threads", "0"), ["threads", "0"]),
 }
 

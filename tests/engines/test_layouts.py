@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from goldens import bits
 from refusals import refused
+from safetensors import safe_open
 from tensor_files import pair, weight, write
 
 import ltx2c
@@ -134,7 +135,7 @@ def model(folder: Path, case: Case, arithmetic: str, order: Callable[[str], Any]
         adapters.append((write(folder / f"lora{number}.safetensors", factors), strength))
     wanted = {module: case.expected(modules[module], terms[module], arithmetic) for module in "ab"}
     wanted["c"] = {"weight": reference.fuse_tensor(modules["c"]["weight"], terms["c"], arithmetic=arithmetic)}
-    before = flat(modules)
+    before = flat(modules) | {"a.input_scale": np.array([0.25], np.float32)}  # nobody's: it passes through
     before = {key: before[key] for key in sorted(before, key=order)}
     base = write(folder / "base.safetensors", before)
     return Model(base, adapters, before, before | flat(wanted), case.options)
@@ -177,6 +178,8 @@ def test_files_and_verify(
     out = tmp_path / "out.safetensors"
     report = ltx2c.fuse_checkpoint(made.base, made.adapters, out, sha256=True, **options)
     assert_holds(read(out), made.wanted)
+    with safe_open(out, "numpy") as by_others:
+        assert set(by_others.keys()) == set(made.before)
     assert report.sha256[str(out)] == hashlib.sha256(out.read_bytes()).hexdigest()
     for sample in (1.0, 0.3):
         assert ltx2c.verify_checkpoint(out, made.base, made.adapters, sample=sample, **options).equal
@@ -186,7 +189,7 @@ def test_files_and_verify(
             spoilt[key].reshape(-1)[-1:].view(np.uint8)[0] ^= 1
             found = ltx2c.verify_checkpoint(write(out, spoilt), made.base, made.adapters, **options)
             assert [difference.key for difference in found.differences] == [key]
-            assert found.differences[0].fused
+            assert found.differences[0].fused is (key != "a.input_scale")
 
 
 @pytest.mark.parametrize("order", [weights_first, weights_last])
@@ -287,3 +290,15 @@ def test_a_result_that_has_no_scale_is_refused_whatever_is_allowed(tmp_path: Pat
     with refused("nonfinite", "m.weight"):
         ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out", allow_nonfinite=True)
     assert set(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("shape", [(300,), (6, 4, 3, 3)], ids=str)
+def test_codes_that_are_no_matrix(shape: tuple[int, ...], tmp_path: Path) -> None:
+    before = np.random.default_rng(0).integers(0, 120, shape).astype(np.uint8).view(stored.E4M3)
+    base = write(tmp_path / "base", {"m.bias": before, "m.weight": weight(3, 3)})
+    difference = weight(*shape, seed=2, dtype=np.float32)
+    adapter = write(tmp_path / "lora", {"m.diff_b": difference, **pair("m", 3, 1, 3)})
+    ltx2c.fuse_checkpoint(base, [(adapter, 0.5)], tmp_path / "out", arithmetic="f32")
+    expected = stored.to_fp8(before.astype(np.float32) + np.float32(0.5) * difference, stored.E4M3)
+    assert np.array_equal(bits(read(tmp_path / "out")["m.bias"]), bits(expected))
+    assert ltx2c.verify_checkpoint(tmp_path / "out", base, [(adapter, 0.5)], arithmetic="f32").equal

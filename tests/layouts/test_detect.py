@@ -204,6 +204,24 @@ def test_metadata_that_cannot_be_read(tmp_path, text):
         stored(tmp_path, nvfp4(6, 48, [128, 4]), metadata={"_quantization_metadata": text})
 
 
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"producer": {"name": "llm-compressor"}}', '{"quant_method": 1}'])
+def test_what_does_not_say_modelopt_stops_nothing(tmp_path, text):
+    for name in ("config.json", "hf_quant_config.json"):
+        (tmp_path / name).write_text(text)
+    found = stored(tmp_path, nvfp4(6, 48, [128, 4]), metadata={"quantization_config": text}, nvfp4_scales="linear")
+    assert found.layout.name == "nvfp4-linear"
+
+
+def test_what_modelopt_says_of_itself(tmp_path):
+    said = {"quantization_config": '{"quant_method": "modelopt_fp4"}'}
+    with refused("nvfp4-codes", "x.weight", "metadata quantization_config", "low half"):
+        stored(tmp_path, nvfp4(6, 48, [128, 4]), metadata=said, nvfp4_scales="linear")
+    # ComfyUI's mark says the order of the codes as well as that of the scales.
+    mark = {"x.comfy_quant": np.frombuffer(b'{"format": "nvfp4"}', np.uint8)}
+    assert stored(tmp_path, nvfp4(6, 48, [128, 4]) | mark, metadata=said).layout.name == "nvfp4-swizzled"
+    assert stored(tmp_path, {"x.weight": ("F8_E4M3", [6, 5])}, metadata=said).layout.name == "fp8"
+
+
 @pytest.mark.parametrize(
     ("beside", "what"),
     [
