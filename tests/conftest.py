@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 import ltx2c
+from ltx2c.codes import CODES
+from ltx2c.errors import RefusedError
+
+PACKAGE = str(Path(ltx2c.__file__).parent)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -20,3 +25,17 @@ def _away_from_the_source_tree(tmp_path_factory):
         os.chdir(tmp_path_factory.mktemp("elsewhere"))
         yield
         os.chdir(before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _every_code_is_registered():
+    """Whatever the package refuses while tests run has a code that the registry explains."""
+    original = RefusedError.__init__
+
+    def checked(self: RefusedError, message: str, *, code: str, keys: tuple[str, ...] = ()) -> None:
+        original(self, message, code=code, keys=keys)
+        assert code in CODES or not sys._getframe(1).f_code.co_filename.startswith(PACKAGE), f"{code}: not registered"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RefusedError, "__init__", checked)
+        yield
