@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from ltx2c import reference
     from ltx2c.adapters import Adapter
     from ltx2c.api import execute, fuse_checkpoint, verify_checkpoint
-    from ltx2c.engines.resident import ResidentCheckpoint
+    from ltx2c.engines.report import FuseOutline, FuseReport
+    from ltx2c.engines.resident import BindReport, ResidentCheckpoint
+    from ltx2c.engines.verify import VerifyReport
     from ltx2c.errors import Ltx2cError, RefusedError
     from ltx2c.files import Checkpoint
-    from ltx2c.fusion import fuse_tensor, fuse_tensors
+    from ltx2c.fusion import Job, fuse_tensor, fuse_tensors
     from ltx2c.inspection import inspect
     from ltx2c.kernels import get_include
     from ltx2c.many import fuse_many
@@ -25,16 +27,24 @@ if TYPE_CHECKING:
     from ltx2c.plan import Plan, plan_fuse
     from ltx2c.ranges import fused_bytes
     from ltx2c.recipes import Recipe
-    from ltx2c.rendering import plan_render
+    from ltx2c.rendering import RenderPlan, plan_render
+    from ltx2c.terms import FullTerm
 
 __all__ = [
     "Adapter",
+    "BindReport",
     "Checkpoint",
+    "FullTerm",
+    "FuseOutline",
+    "FuseReport",
+    "Job",
     "Ltx2cError",
     "Plan",
     "Recipe",
     "RefusedError",
+    "RenderPlan",
     "ResidentCheckpoint",
+    "VerifyReport",
     "__version__",
     "execute",
     "fuse_checkpoint",
@@ -53,12 +63,19 @@ __all__ = [
 
 _MODULES = {
     "Adapter": "adapters",
+    "BindReport": "engines.resident",
     "Checkpoint": "files",
+    "FullTerm": "terms",
+    "FuseOutline": "engines.report",
+    "FuseReport": "engines.report",
+    "Job": "fusion",
     "Ltx2cError": "errors",
     "Plan": "plan",
     "Recipe": "recipes",
     "RefusedError": "errors",
+    "RenderPlan": "rendering",
     "ResidentCheckpoint": "engines.resident",
+    "VerifyReport": "engines.verify",
     "execute": "api",
     "fuse_checkpoint": "api",
     "fuse_many": "many",

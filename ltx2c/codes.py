@@ -82,6 +82,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "no-layout": "a layout that there is none of by this name",
         "nvfp4-scales": "NVFP4 scales whose order is not known, or is another than given",
         "bad-nvfp4-scales": "an order of NVFP4 scales that there is not",
+        "nvfp4-codes": "NVFP4 codes that another writer packs the other way round",
         "bad-quantization-metadata": "metadata on quantisation that cannot be read",
         "bad-out-dtype": "an output dtype that there is not",
         "already-quantised": "a quantised weight that would be quantised anew",
