@@ -11,7 +11,7 @@ TYPE_CHECKING = False  # nothing is imported here: until the command line has it
 if TYPE_CHECKING:
     from typing import Any
 
-    from ltx2c import reference
+    from ltx2c import peft, reference
     from ltx2c.adapters import Adapter
     from ltx2c.api import execute, fuse_checkpoint, verify_checkpoint
     from ltx2c.engines.report import FuseOutline, FuseReport
@@ -54,6 +54,7 @@ __all__ = [
     "fused_bytes",
     "get_include",
     "inspect",
+    "peft",
     "plan_fuse",
     "plan_render",
     "reference",
@@ -94,8 +95,8 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name == "reference":
-        return importlib.import_module("ltx2c.reference")
+    if name in ("peft", "reference"):
+        return importlib.import_module(f"ltx2c.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module 'ltx2c' has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(f"ltx2c.{_MODULES[name]}"), name)
