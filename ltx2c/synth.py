@@ -9,18 +9,16 @@ of memory, and the same seed gives the same bytes on any machine.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-from ltx2c import inventory
+from ltx2c import inventory, layouts
+from ltx2c.dtypes import DTYPES
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.buffers import new_buffer
 from ltx2c.files.destination import Destination
@@ -28,11 +26,19 @@ from ltx2c.files.direct import OutputFile
 from ltx2c.files.naming import naming
 from ltx2c.files.staging import publish, stage
 from ltx2c.inventory import TensorSpec
+from ltx2c.layouts import StoredWeight
+from ltx2c.layouts.nvfp4 import BLOCK as NVFP4_BLOCK
 from ltx2c.progress import OnProgress, Progress
-from ltx2c.reference import BFLOAT16
+from ltx2c.synth_values import Values
 
 BASE_NAME = "base.safetensors"
 ADAPTER_NAME = "distilled-lora.safetensors"
+
+BASE_LAYOUTS = {
+    "bf16": layouts.PLAIN["BF16"],
+    **{name: layouts.LAYOUTS[name] for name in ("fp8", "fp8-scaled", "fp8-row", "fp8-block")},
+    "nvfp4": layouts.LAYOUTS["nvfp4-swizzled"],
+}
 
 _BUFFER_BYTES = 16 << 20
 
@@ -51,6 +57,7 @@ class _File(NamedTuple):
     path: Path
     tensors: list[TensorSpec]
     metadata: dict[str, str]
+    quantised: Mapping[str, StoredWeight] = MappingProxyType({})  # by key; companions follow their weight
 
     @property
     def header(self) -> bytes:
@@ -73,6 +80,7 @@ def synth(
     blocks: int = inventory.BLOCKS,
     rank: int = inventory.RANK,
     kind: inventory.Kind = "lora",
+    layout: str = "bf16",
     seed: int = 0,
     force: bool = False,
     progress: OnProgress | None = None,
@@ -84,6 +92,8 @@ def synth(
         blocks: transformer blocks, 1 to 48; 48 is the real model (42 GB, and 9 GB for the adapter).
         rank: the adapter's rank, at least 1; where a layer's sides are smaller, the smaller side.
         kind: of the adapter's deltas: ``"lora"``, ``"loha"``, ``"lokr"``, ``"dora"`` (by rows, on LoRA) or ``"diff"``.
+        layout: how the base stores the weights of its linear layers, a name of ``BASE_LAYOUTS``; norms, biases and
+            embeddings are as the real one has them. NVFP4's block scales are swizzled, which the metadata says.
         seed: any integer that is not negative. Same seed, same bytes.
         force: replace files that stand there already.
         progress: called after every piece.
@@ -97,11 +107,13 @@ def synth(
         raise RefusedError(
             f"kind is one of {', '.join(inventory.KIND_TENSORS)}, not {printable(kind)}", code="out-of-range"
         )
-    files = _files(Path(folder), blocks, rank, kind)
+    if layout not in BASE_LAYOUTS:
+        raise RefusedError(f"layout is one of {', '.join(BASE_LAYOUTS)}, not {printable(layout)}", code="out-of-range")
+    files = _files(Path(folder), blocks, rank, kind, layout)
     Path(folder).mkdir(parents=True, exist_ok=True)
     total = sum(file.nbytes for file in files)
     destinations = [Destination.check(file.path, inputs=(), needed_bytes=total, force=force) for file in files]
-    _write_all(files, destinations, _Values(seed), progress or (lambda now: None), total)
+    _write_all(files, destinations, Values(seed), progress or (lambda now: None), total)
     base, adapter = files
     return SynthReport(base.path, adapter.path, len(base.tensors), len(adapter.tensors), total)
 
@@ -111,19 +123,40 @@ def nbytes(tensors: Iterable[TensorSpec]) -> int:
     return sum(map(_nbytes, tensors))
 
 
-def _files(folder: Path, blocks: int, rank: int, kind: inventory.Kind) -> tuple[_File, _File]:
+def _files(folder: Path, blocks: int, rank: int, kind: inventory.Kind, layout: str) -> tuple[_File, _File]:
     return (
-        _File(
-            folder / BASE_NAME,
-            list(inventory.base_tensors(blocks)),
-            {"model_version": inventory.MODEL_VERSION, "config": json.dumps(inventory.config(blocks))},
-        ),
+        _base(folder / BASE_NAME, blocks, layout),
         _File(
             folder / ADAPTER_NAME,
             list(inventory.adapter_tensors(blocks, rank, kind)),
             {"model_version": inventory.MODEL_VERSION, "lora_rank": str(rank), "lora_alpha": str(rank)},
         ),
     )
+
+
+def _base(path: Path, blocks: int, layout: str) -> _File:
+    tensors: list[TensorSpec] = []
+    quantised: dict[str, StoredWeight] = {}
+    for tensor in inventory.base_tensors(blocks):
+        stored = _quantised(tensor, layout)
+        if stored is None:
+            tensors.append(tensor)
+        else:
+            quantised[tensor.key] = stored
+            tensors += [TensorSpec(*spec) for spec in stored.outputs]
+    metadata = {"model_version": inventory.MODEL_VERSION, "config": json.dumps(inventory.config(blocks))}
+    if layout == "nvfp4":
+        metadata |= layouts.quantisation_entry({key.removesuffix(".weight"): "nvfp4" for key in quantised})
+    return _File(path, tensors, metadata, quantised)
+
+
+def _quantised(tensor: TensorSpec, layout: str) -> StoredWeight | None:
+    """How a tensor is stored in codes; None where it is not."""
+    if layout == "bf16" or not layouts.is_quantisable(*tensor):
+        return None
+    if layout == "nvfp4" and tensor.shape[1] % NVFP4_BLOCK:
+        return None
+    return layouts.stored_as(BASE_LAYOUTS[layout], tensor.key, tensor.shape)
 
 
 def check_options(blocks: int, rank: int, seed: int = 0) -> None:
@@ -136,7 +169,7 @@ def check_options(blocks: int, rank: int, seed: int = 0) -> None:
 
 
 def _write_all(
-    files: Sequence[_File], destinations: Sequence[Destination], values: _Values, progress: OnProgress, total: int
+    files: Sequence[_File], destinations: Sequence[Destination], values: Values, progress: OnProgress, total: int
 ) -> None:
     done = 0
     buffer = new_buffer(_BUFFER_BYTES)
@@ -153,75 +186,18 @@ def _write_all(
         publish(*results)
 
 
-def _pieces(file: _File, values: _Values) -> Iterator[memoryview]:
+def _pieces(file: _File, values: Values) -> Iterator[memoryview]:
     header = file.header
     yield memoryview(len(header).to_bytes(8, "little") + header)
+    made: set[str] = set()
     for tensor in file.tensors:
-        yield from values.of(tensor)
-
-
-class _Kind(NamedTuple):
-    """How the values of some tensors are distributed: a normal of this mean and standard deviation."""
-
-    mean: float
-    sd: float
-
-
-# By what the key holds, first match. The delta, A times B over rank 450, comes to some 4 % of the weight.
-_KINDS = (
-    (".lora_A.", _Kind(0.0, 0.02)),
-    (".lora_B.", _Kind(0.0, 0.002)),
-    ("_norm.", _Kind(1.0, 0.1)),
-    ("scale_shift_table", _Kind(0.0, 0.3)),
-    ("", _Kind(0.0, 0.02)),
-)
-
-_NUMPY = {"BF16": BFLOAT16, "F32": np.dtype("<f4")}
-
-# A prime just under 2^23, so that rows of a tensor larger than the pool do not repeat each other.
-_POOL = 8_388_593
-
-
-class _Values:
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._normal = _draw(seed)
-        self._pools: dict[tuple[_Kind, str], memoryview] = {}
-
-    def of(self, tensor: TensorSpec) -> Iterator[memoryview]:
-        """The tensor's bytes, in pieces of at most the pool's size."""
-        pool = self._pool(_kind(tensor.key), tensor.dtype)
-        left = _nbytes(tensor)
-        start = self._start(tensor.key) * _NUMPY[tensor.dtype].itemsize
-        while left:
-            piece = pool[start : start + left]
-            left -= len(piece)
-            start = 0
-            yield piece
-
-    def _start(self, key: str) -> int:
-        digest = hashlib.sha256(f"{self._seed} {key}".encode()).digest()
-        return int.from_bytes(digest[:8], "little") % _POOL
-
-    def _pool(self, kind: _Kind, dtype: str) -> memoryview:
-        if (kind, dtype) not in self._pools:
-            values = (np.float32(kind.mean) + np.float32(kind.sd) * self._normal).astype(_NUMPY[dtype])
-            self._pools[kind, dtype] = values.view(np.uint8).data
-        return self._pools[kind, dtype]
-
-
-def _kind(key: str) -> _Kind:
-    return next(kind for part, kind in _KINDS if part in key)
-
-
-def _draw(seed: int) -> npt.NDArray[np.float32]:
-    """A pool of standard normals, each the sum of twelve 16-bit uniforms: integers, so exact on every machine."""
-    raw = np.random.PCG64(seed)
-    total = np.zeros(_POOL, np.int32)
-    for _ in range(12):
-        total += raw.random_raw(_POOL // 4 + 1).astype("<u8").view("<u2")[:_POOL]
-    return ((total - 6 * 65535) / np.float32(65536)).astype(np.float32)
+        if tensor.key in file.quantised:
+            weight = file.quantised[tensor.key]
+            made.update(spec.key for spec in weight.outputs)
+            yield from values.quantised(weight)
+        elif tensor.key not in made:
+            yield from values.of(tensor)
 
 
 def _nbytes(tensor: TensorSpec) -> int:
-    return math.prod(tensor.shape) * int(_NUMPY[tensor.dtype].itemsize)
+    return math.prod(tensor.shape) * DTYPES[tensor.dtype].bits // 8

@@ -16,22 +16,29 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from ltx2c import inventory
+from ltx2c import Checkpoint, fuse_checkpoint, inventory
 from ltx2c.errors import RefusedError
 from ltx2c.files import linux, staging
 from ltx2c.files.temporaries import is_temporary
+from ltx2c.layouts import detect
 from ltx2c.progress import Progress
 from ltx2c.synth import synth
+
+REAL_SECTIONS = inventory._sections()
+
+
+def cut_down(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    def small(section: dict[str, Any]) -> dict[str, Any]:
+        tensors = [(key, dtype, [min(n, most) for n in shape]) for key, dtype, shape in section["tensors"]]
+        return {**section, "tensors": tensors}
+
+    sections = [small(section) for section in REAL_SECTIONS]
+    monkeypatch.setattr(inventory, "_sections", lambda: sections)
 
 
 @pytest.fixture(autouse=True)
 def small_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    def small(section: dict[str, Any]) -> dict[str, Any]:
-        tensors = [(key, dtype, [min(n, 96) for n in shape]) for key, dtype, shape in section["tensors"]]
-        return {**section, "tensors": tensors}
-
-    sections = [small(section) for section in inventory._sections()]
-    monkeypatch.setattr(inventory, "_sections", lambda: sections)
+    cut_down(monkeypatch, 96)
 
 
 def sha256(path: Path) -> str:
@@ -89,9 +96,47 @@ def test_a_seed_gives_the_same_bytes_on_any_machine(tmp_path: Path) -> None:
     assert sha256(other.base) != sha256(first.base)
 
 
+LAYOUTS = {"fp8": "fp8", "fp8-scaled": "fp8-scaled", "fp8-row": "fp8-row", "fp8-block": "fp8-block"}
+
+
+@pytest.mark.parametrize(("layout", "found"), [*LAYOUTS.items(), ("nvfp4", "nvfp4-swizzled")])
+def test_layouts_hold_the_values_of_the_bf16_base(
+    layout: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_down(monkeypatch, 144)  # more than one block of 128, and two of 16 to a ragged tile
+    plain = synth(tmp_path / "bf16", blocks=1, rank=2)
+    report = synth(tmp_path / layout, blocks=1, rank=2, layout=layout)
+    with Checkpoint.open(plain.base) as wanted, Checkpoint.open(report.base) as base:
+        weights = [key for key, tensor in base.tensors.items() if tensor.dtype != wanted.tensors.get(key, tensor).dtype]
+        assert len(weights) > 30
+        if layout == "fp8-block":  # one scale for a whole weight is that of fp8-scaled
+            weights = [key for key in weights if max(wanted.tensors[key].shape) > 128]
+            assert weights
+        assert not [key for key in weights if "norm" in key or not key.endswith("weight")]
+        for key in weights:
+            stored = detect(base.tensors, key, metadata=base.metadata)
+            assert stored.layout.name == found and stored.shape == wanted.tensors[key].shape
+            decoded = np.empty(stored.shape, np.float32)
+            companions = {role: base.tensors[spec.key].read() for role, spec in stored.companions.items()}
+            stored.layout.decode(base.tensors[key].read(), companions, slice(0, len(decoded)), decoded, 1)
+            values = wanted.tensors[key].read().astype(np.float32)
+            step = 0.3 if layout == "nvfp4" else 0.07
+            assert np.abs(decoded - values).max() <= step * np.abs(values).max()
+        for key, tensor in base.tensors.items():
+            if key in wanted.tensors and tensor.dtype == wanted.tensors[key].dtype:
+                assert tensor.read().tobytes() == wanted.tensors[key].read().tobytes()
+    assert fuse_checkpoint(report.base, [(report.adapter, 1.0)], tmp_path / "fused").tensors_fused > 30
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
-    [({"blocks": 0}, "0"), ({"blocks": 49}, "49"), ({"rank": 0}, "0"), ({"seed": -1}, "-1")],
+    [
+        ({"layout": "int8"}, "int8"),
+        ({"blocks": 0}, "0"),
+        ({"blocks": 49}, "49"),
+        ({"rank": 0}, "0"),
+        ({"seed": -1}, "-1"),
+    ],
 )
 def test_a_number_out_of_range_is_refused(tmp_path: Path, arguments: dict[str, int], named: str) -> None:
     with pytest.raises(RefusedError, match=named):

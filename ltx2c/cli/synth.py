@@ -29,6 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="lora",
         help="of the adapter's deltas (default: lora, as the real one's)",
     )
+    parser.add_argument(
+        "--layout",
+        choices=tuple(synth.BASE_LAYOUTS),
+        default="bf16",
+        help="how the base stores its linear layers' weights (default: bf16, as the real one)",
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same bytes (default: 0)")
     parser.add_argument("--force", action="store_true", help="replace files that stand there already")
 
@@ -61,6 +67,7 @@ def run(args: argparse.Namespace) -> Result:
             blocks=args.blocks,
             rank=args.rank,
             kind=args.kind,
+            layout=args.layout,
             seed=args.seed,
             force=args.force,
             progress=report,

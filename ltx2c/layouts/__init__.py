@@ -1,10 +1,20 @@
 """How weights are stored: a module per layout, and which one a checkpoint's weight is in."""
 
-from ltx2c.layouts.convert import OUT_DTYPES, check_out_dtype, convert, converted, is_quantisable, new_arrays, working
+from ltx2c.layouts.convert import (
+    OUT_DTYPES,
+    check_out_dtype,
+    convert,
+    converted,
+    is_quantisable,
+    new_arrays,
+    stored_as,
+    working,
+)
 from ltx2c.layouts.detect import LAYOUTS, NVFP4_ORDERS, check_companions, check_nvfp4_scales, detect, layout_named
 from ltx2c.layouts.foreign import ADVICE, foreign_modules
 from ltx2c.layouts.layout import Encoded, Layout, StoredWeight, TensorSpec, Working
 from ltx2c.layouts.loss import DeltaSize, is_swallowed, loss_note, measure_delta
+from ltx2c.layouts.markers import quantisation_entry
 from ltx2c.layouts.plain import PLAIN
 
 __all__ = [
@@ -32,5 +42,7 @@ __all__ = [
     "loss_note",
     "measure_delta",
     "new_arrays",
+    "quantisation_entry",
+    "stored_as",
     "working",
 ]

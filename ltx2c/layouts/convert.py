@@ -13,9 +13,12 @@ import numpy as np
 
 from ltx2c.dtypes import DTYPES
 from ltx2c.errors import RefusedError, printable
+from ltx2c.layouts.fp8_block import BLOCK, FP8_BLOCK
 from ltx2c.layouts.fp8_cast import BFLOAT16, FLOAT32, FP8
+from ltx2c.layouts.fp8_row import FP8_ROW
 from ltx2c.layouts.fp8_scaled import FP8_SCALED, SCALE
 from ltx2c.layouts.layout import Array, Companions, Encoded, Layout, StoredWeight, TensorSpec, Working
+from ltx2c.layouts.nvfp4 import SCALE_2, Nvfp4
 from ltx2c.layouts.plain import PLAIN, Plain
 
 OUT_DTYPES: Mapping[str, Layout] = {
@@ -76,8 +79,28 @@ def converted(source: StoredWeight, out_dtype: str | None, keep: Sequence[str] =
         )
     if not is_quantisable(source.key, source.codes.dtype, source.shape):
         return source
-    scale = TensorSpec(f"{source.key.removesuffix('.weight')}.weight_scale", "F32", ())
-    return StoredWeight(layout, _as(source, "F8_E4M3"), {SCALE: scale} if layout is FP8_SCALED else {}, source.shape)
+    return stored_as(layout, source.key, source.shape)
+
+
+def stored_as(layout: Layout, key: str, shape: tuple[int, ...]) -> StoredWeight:
+    """A weight of values ``shape``, ``[out, in]``, as ``layout`` stores it: codes, and scales by ComfyUI's names."""
+    scale, scale_2 = (f"{key.removesuffix('.weight')}.{name}" for name in ("weight_scale", "weight_scale_2"))
+    out, into = shape
+    codes, companions = TensorSpec(key, "F8_E4M3", shape), {}
+    if isinstance(layout, Nvfp4):
+        codes = TensorSpec(key, "U8", (out, into // 2))
+        companions = {
+            SCALE: TensorSpec(scale, "F8_E4M3", layout.padded(shape)),
+            SCALE_2: TensorSpec(scale_2, "F32", ()),
+        }
+    elif layout is not FP8:
+        extents: dict[Layout, tuple[int, ...]] = {
+            FP8_SCALED: (),
+            FP8_ROW: (out, 1),
+            FP8_BLOCK: (-(-out // BLOCK), -(-into // BLOCK)),
+        }
+        companions = {SCALE: TensorSpec(scale, "F32", extents[layout])}
+    return StoredWeight(layout, codes, companions, shape)
 
 
 def _as(source: StoredWeight, dtype: str) -> TensorSpec:
@@ -99,9 +122,12 @@ def working(source: StoredWeight, target: StoredWeight, arithmetic: str) -> Work
 
 def new_arrays(target: StoredWeight, rows: int) -> tuple[Array, dict[str, Array]]:
     """Room for ``rows`` rows of codes and for the companions of a weight that the base stores in another layout."""
-    codes, *companions = (np.dtype(DTYPES[spec.dtype].numpy) for spec in target.outputs)
-    ones = (np.ones(spec.shape, dtype) for spec, dtype in zip(target.companions.values(), companions, strict=True))
-    return np.zeros((rows, target.codes.shape[1]), codes), dict(zip(target.companions, ones, strict=True))
+    codes, *dtypes = (np.dtype(DTYPES[spec.dtype].numpy) for spec in target.outputs)
+    companions = {
+        role: np.ones(spec.shape, dtype) if dtype == FLOAT32 else np.zeros(spec.shape, dtype)  # of padding too
+        for (role, spec), dtype in zip(target.companions.items(), dtypes, strict=True)
+    }
+    return np.zeros((rows, target.codes.shape[1]), codes), companions
 
 
 def convert(layout: Layout, values: Array, codes: Array, companions: Companions, rows: slice, threads: int) -> Encoded:

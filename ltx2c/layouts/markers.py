@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping
 
 from ltx2c.errors import RefusedError, printable
@@ -32,6 +33,14 @@ def declared_format(tensors: Mapping[str, StoredTensor], metadata: Mapping[str, 
     # Names may lack the namespace that the file's keys have.
     name = next((name for name in _endings(module) if name in layers), None)
     return None if name is None else _format(layers[name], f"{METADATA} of {printable(name)}")
+
+
+def quantisation_entry(formats: Mapping[str, str]) -> dict[str, str]:
+    """The metadata that declares layers' formats to ComfyUI; ``formats``: by module. Empty where there are none."""
+    if not formats:
+        return {}
+    layers = {module: {"format": name} for module, name in formats.items()}
+    return {METADATA: json.dumps({"format_version": "1.0", "layers": layers})}
 
 
 def _endings(module: str) -> list[str]:

@@ -39,8 +39,12 @@ class Nvfp4:
         out, into = shape
         if into % BLOCK:
             return False
-        padded = (-(-out // 128) * 128, -(-into // (4 * BLOCK)) * 4)
-        return scales == padded or (not self.swizzled and scales == (out, into // BLOCK))
+        return scales == self.padded(shape) or (not self.swizzled and scales == (out, into // BLOCK))
+
+    def padded(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        """The shape of the block scales of values of ``shape``, in whole tiles."""
+        out, into = shape
+        return -(-out // 128) * 128, -(-into // (4 * BLOCK)) * 4
 
     def decode(self, codes: Array, companions: Companions, rows: slice, out: Array, threads: int) -> None:
         wide = out.dtype == FLOAT32
