@@ -70,7 +70,7 @@ def fuse_checkpoint(
             weights; it is to be created in a folder that exists.
         arithmetic, nvfp4_scales, alpha, block_weights, variant: as for ``plan_fuse``.
         threads: to compute with; None for what this process may use.
-        unmatched: ``"warn"`` goes on without adapter pairs that have no home in the base, and reports them.
+        unmatched: ``"warn"`` goes on without adapter pairs that have no target in the base, and reports them.
         force: whether to replace ``out`` where it exists.
         reuse: whether to leave ``out`` as it is where the same request has made it: of the same base and adapters by
             content, strengths, order, arithmetic, layout and files beside. Their sha256 are remembered in the user's

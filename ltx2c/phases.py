@@ -49,7 +49,7 @@ class PhasesReport:
         out: the folder.
         recipe: its name.
         phases: in the order of a render.
-        unmatched: keys of deltas that have no home in the base and are left out.
+        unmatched: keys of deltas that have no target in the base and are left out.
         notes: what a person should know, one line each.
         bytes_written: of all files.
         seconds: from the first byte read to the folder in place, durable.

@@ -127,7 +127,7 @@ def add_unmatched(parser: argparse.ArgumentParser) -> None:
         "--unmatched",
         choices=("error", "warn"),
         default="error",
-        help="an adapter key with no home in the base: refuse (the default), or go on and list it",
+        help="an adapter key without a target in the base: refuse (the default), or go on and list it",
     )
 
 

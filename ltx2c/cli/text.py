@@ -19,7 +19,7 @@ def first(lines: Sequence[str]) -> list[str]:
 
 def unmatched(keys: Sequence[str]) -> list[str]:
     """Adapter keys that were left out, a line each."""
-    return first([f"  left out, no home in the base: {printable(key)}" for key in keys])
+    return first([f"  left out, no target in the base: {printable(key)}" for key in keys])
 
 
 def count(number: int, noun: str) -> str:

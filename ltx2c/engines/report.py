@@ -31,7 +31,7 @@ class FuseOutline:
         out: the file or folder to write.
         tensors, tensors_fused: how many it holds, and how many of them an adapter touches.
         adapters: in fusion order.
-        unmatched: keys of pairs that have no home in the base and are left out.
+        unmatched: keys of pairs that have no target in the base and are left out.
         notes: one line each.
         sha256: path -> digest, as far as digests were asked for.
         bytes_read, bytes_written: tensor bytes.

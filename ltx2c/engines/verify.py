@@ -35,7 +35,7 @@ class VerifyReport:
         structure: one line per key that is missing, surplus, or of another dtype or shape.
         differences: tensors of which bytes differ, in the base's order.
         likely: what the differences look like, for a person; empty where there are none.
-        unmatched: adapter keys that have no home in the base and were left out.
+        unmatched: adapter keys that have no target in the base and were left out.
         notes: one line each, on the base, the adapters and the checkpoint that was checked.
         tensors, bytes_compared: how much was compared.
         macs, seconds, threads, kernel: what it took.

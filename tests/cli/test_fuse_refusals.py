@@ -105,7 +105,7 @@ def overflowing(case: Case) -> None:
 
 # name: (how the case is spoiled, what the line must name)
 REFUSALS: dict[str, tuple[Callable[[Case], object], list[str]]] = {
-    "a key with no home": (
+    "a key without a target": (
         lambda c: c.adapter({**ADAPTER, **pair("diffusion_model.m.qq", 6, 2, 5)}),
         ["diffusion_model.m.qq", "model.diffusion_model.m.q.weight", "1 of 2"],
     ),

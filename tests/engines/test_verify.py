@@ -107,7 +107,7 @@ def test_what_was_left_out_is_listed_with_all_notes(model, capsys: pytest.Captur
     assert any("stray.safetensors" in note for note in report.notes)
     assert cli.main(["verify", str(fused), str(base), "--lora", str(path), "0.5", "--unmatched", "warn"]) == 0
     shown = capsys.readouterr().out
-    assert "left out, no home in the base: diffusion_model.nowhere.lora_A.weight" in shown
+    assert "left out, no target in the base: diffusion_model.nowhere.lora_A.weight" in shown
     assert "  note: " in shown and "stray.safetensors" in shown
 
 
