@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ltx2c.arithmetic import LTX
-from ltx2c.plan.bind import choose_doubled
+from ltx2c.plan.bind import choose_double_buffered
 from ltx2c.plan.cost import Cost, Rates
 from ltx2c.plan.match import OnUnmatched, UnmatchedKey
 from ltx2c.plan.opened import BaseArgument
@@ -113,16 +113,16 @@ def plan_render(
         checkpoint = sources.base
         planned = plan_phases(sources, recipe, Options(arithmetic, unmatched, nvfp4_scales))
     phases = [(phase.name, fusions) for phase, fusions in zip(recipe.phases, planned.fusions, strict=True)]
-    doubled = choose_doubled(
+    double_buffered = choose_double_buffered(
         checkpoint, planned.fusions, planned.owners, memory_budget, lambda key: checkpoint.tensors[key].nbytes
     )
     rates = rates or measure_rates()
-    steps = tuple(render_steps(checkpoint, phases, renders, terminal, planned.owners, doubled))
+    steps = tuple(render_steps(checkpoint, phases, renders, terminal, planned.owners, double_buffered))
     second_copy = None
-    if doubled:
+    if double_buffered:
         without = _seconds(list(render_steps(checkpoint, phases, renders, terminal, planned.owners)), rates)
-        size = sum(checkpoint.tensors[key].nbytes for key in doubled)
-        second_copy = SecondCopy(len(doubled), size, without - _seconds(steps, rates))
+        size = sum(checkpoint.tensors[key].nbytes for key in double_buffered)
+        second_copy = SecondCopy(len(double_buffered), size, without - _seconds(steps, rates))
     return RenderPlan(
         recipe=recipe.name,
         renders=renders,

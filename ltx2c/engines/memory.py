@@ -17,19 +17,19 @@ _WIDEST = 8
 
 
 class ResidentMemory:
-    """A slot for every tensor of ``base``, and a spare one for each of ``doubled``.
+    """A slot for every tensor of ``base``, and a spare one for each of ``double_buffered``.
 
-    Doubled tensors come first and fill whole huge pages, in the spare just as in the live part, so that the two can
-    change places by their page tables. All others follow in the base's order.
+    Double-buffered tensors come first and fill whole huge pages, in the spare just as in the live part, so that the two
+    can change places by their page tables. All others follow in the base's order.
 
     Attributes:
         live: the slots whose arrays are handed out. Their addresses never change.
         spare: the slots of the second copy.
     """
 
-    def __init__(self, base: Checkpoint, doubled: Sequence[str], widen: bool) -> None:
-        twice = set(doubled)
-        front, front_bytes = _places(base, doubled, widen)
+    def __init__(self, base: Checkpoint, double_buffered: Sequence[str], widen: bool) -> None:
+        twice = set(double_buffered)
+        front, front_bytes = _places(base, double_buffered, widen)
         rest, rest_bytes = _places(base, [key for key in base.tensors if key not in twice], widen)
         region = aligned(front_bytes, REGION_ALIGN)
         live, spare = allocate(region + rest_bytes), allocate(region)
@@ -38,7 +38,7 @@ class ResidentMemory:
         self.spare = _slots(front, spare)
 
     def switch(self) -> None:
-        """Exchange the doubled tensors' live and spare bytes. Raises OSError; the bytes are where they were then."""
+        """Exchange the live and the spare bytes. Raises OSError; the bytes are where they were then."""
         arena.switch(*self._halves)
 
 

@@ -23,7 +23,7 @@ from ltx2c.engines.slot import slot_bytes
 from ltx2c.engines.torch_views import torch_view
 from ltx2c.engines.turns import Turns
 from ltx2c.errors import RefusedError, printable
-from ltx2c.plan.bind import Bind, choose_doubled
+from ltx2c.plan.bind import Bind, choose_double_buffered
 from ltx2c.plan.match import OnUnmatched
 from ltx2c.plan.opened import BaseArgument
 from ltx2c.plan.options import Options
@@ -85,7 +85,7 @@ class ResidentCheckpoint:
         recipe: as given.
         notes: what a user should be told.
         unmatched: adapter keys that no tensor of the base fits, left out.
-        doubled: keys that are held twice.
+        double_buffered: keys that are held twice.
         loaded: what the load did.
     """
 
@@ -97,13 +97,13 @@ class ResidentCheckpoint:
         planned: PhasePlans,
         residency: Residency,
         *,
-        doubled: tuple[str, ...] = (),
+        double_buffered: tuple[str, ...] = (),
         allow_nonfinite: bool = False,
     ) -> None:
         """Put together what ``open`` has opened; nothing is read."""
         self.recipe = recipe
         self.notes, self.unmatched = planned.notes, planned.unmatched
-        self.doubled = doubled
+        self.double_buffered = double_buffered
         self._allow_nonfinite = allow_nonfinite
         self._residency = residency
         self._targets = {
@@ -155,17 +155,17 @@ class ResidentCheckpoint:
             sources = files.enter_context(opened_recipe(base, recipe))
             planned = plan_phases(sources, recipe, Options(arithmetic, unmatched, nvfp4_scales))
             tensors, widened = sources.base.tensors, widen is not None
-            doubled = choose_doubled(
+            double_buffered = choose_double_buffered(
                 sources.base,
                 planned.fusions,
                 planned.owners,
                 memory_budget,
                 lambda key: slot_bytes(tensors[key], widened),
             )
-            memory = ResidentMemory(sources.base, doubled, widened)
+            memory = ResidentMemory(sources.base, double_buffered, widened)
             load = functools.cache(sources.load) if keep_adapters else sources.load
             residency = Residency(sources, planned, memory, load, threads)
-            resident = cls(recipe, planned, residency, doubled=doubled, allow_nonfinite=allow_nonfinite)
+            resident = cls(recipe, planned, residency, double_buffered=double_buffered, allow_nonfinite=allow_nonfinite)
             resident.loaded = resident._bind(resident._target(0))
             resident._files = files.pop_all()
         return resident

@@ -1,8 +1,8 @@
 """Binding resident weights to a state, with some of them perhaps held twice.
 
-Tensors that differ between phases may be *doubled*: a second copy, the spare, holds them in another phase's state, and
-a bind switches the two instead of computing. What the spare lacks is written into it before the switch, so that the
-live copy is whole until then.
+Tensors that differ between phases may be *double-buffered*: a second copy, the spare, holds them in another phase's
+state, and a bind switches the two instead of computing. What the spare lacks is written into it before the switch, so
+that the live copy is whole until then.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ltx2c.plan.cost import Cost
 from ltx2c.plan.plan import Fusions
 from ltx2c.plan.transition import Contents, Owners, Transition, transition
 
-# A tensor begins somewhere in a cache line of its own. The doubled ones fill whole huge pages, which the page table
-# moves as one entry each.
+# A tensor begins somewhere in a cache line of its own. The double-buffered ones fill whole huge pages, which the page
+# table moves as one entry each.
 TENSOR_ALIGN = 64
 REGION_ALIGN = 2 << 20
 
@@ -34,7 +34,7 @@ class Bind:
     Attributes:
         in_place: what changes where it lies.
         spare: what is written into the spare copy before the switch.
-        switch: the doubled tensors, where the two copies change places; empty where they do not.
+        switch: the double-buffered tensors, where the two copies change places; empty where they do not.
     """
 
     in_place: Transition
@@ -63,7 +63,7 @@ class Bind:
 
 
 def plan_bind(base: Checkpoint, live: Contents, spare: Contents, after: Fusions, owners: Owners) -> Bind:
-    """Bring ``live`` to ``after``. ``spare`` has a key per doubled tensor, and none where there is no second copy."""
+    """Bring ``live`` to ``after``. ``spare`` has a key per double-buffered tensor; none without a second copy."""
     single = (key for key in base.tensors if key not in spare)
     in_place = transition(base, live, after, owners, among=single)
     if all(live.get(key, ()) == after.get(owners.get(key, key), ()) for key in spare):
@@ -71,7 +71,7 @@ def plan_bind(base: Checkpoint, live: Contents, spare: Contents, after: Fusions,
     return Bind(in_place, transition(base, spare, after, owners, among=spare), tuple(spare))
 
 
-def choose_doubled(
+def choose_double_buffered(
     base: Checkpoint, phases: Sequence[Fusions], owners: Owners, budget: int, nbytes: Callable[[str], int]
 ) -> tuple[str, ...]:
     """The tensors to hold twice within ``budget`` bytes: of those that differ between phases, the dearest per byte.

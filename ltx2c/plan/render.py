@@ -62,11 +62,11 @@ def render_steps(
     renders: int,
     terminal: Terminal,
     owners: Owners,
-    doubled: Sequence[str] = (),
+    double_buffered: Sequence[str] = (),
 ) -> Iterator[Step]:
     """Load in the first phase's state, then bind exactly what differs, render after render."""
     live: Contents = dict.fromkeys(base.tensors)
-    spare: Contents = dict.fromkeys(doubled)
+    spare: Contents = dict.fromkeys(double_buffered)
     first, last = phases[0][1], phases[-1][1]
     ends = {"last": last, "first": first, "base": {}}[terminal]
     schedule = [(0, LOAD, first)]
@@ -78,7 +78,7 @@ def render_steps(
         kept = len(base.tensors) - bind.restored - bind.fused - bind.switched
         yield Step(render, name, kept, bind.restored, bind.fused, bind.switched, 0, bind.cost)
         if bind.switch:
-            spare = {key: live.get(key, ()) for key in doubled}
+            spare = {key: live.get(key, ()) for key in double_buffered}
         live = contents_of(fusions, owners)
 
 

@@ -144,7 +144,7 @@ class TestFailedBind:
 def test_nothing_changes_in_place_until_the_second_copy_is_written(
     folder: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resident_module, "choose_doubled", lambda *args: (f"{PREFIX}d.weight",))
+    monkeypatch.setattr(resident_module, "choose_double_buffered", lambda *args: (f"{PREFIX}d.weight",))
     with ResidentCheckpoint.open(folder / "base.safetensors", recipe) as resident:
         with monkeypatch.context() as patch:
             fail_fusing(patch, 1)
@@ -183,7 +183,7 @@ class TestNonfinite:
             resident.bind(0)
             assert resident.state.name == "phase0" and np.isfinite(resident.tensors["x.weight"]).all()
 
-    def test_never_reaches_the_live_copy_of_a_doubled_tensor(self, model: tuple[Path, Recipe]) -> None:
+    def test_never_reaches_the_live_copy_of_a_double_buffered_tensor(self, model: tuple[Path, Recipe]) -> None:
         with ResidentCheckpoint.open(*model, memory_budget=BUDGET) as resident:
             with refused("nonfinite", "x.weight"):
                 resident.bind(1)
@@ -379,7 +379,9 @@ class TestInputsThatChangeDuringABind:
             assert resident.state.name == "unfinished phase1"
             assert resident.state.torn == tuple(f"{PREFIX}{name}.weight" for name in "cde")
 
-    def test_never_reach_the_live_copy_of_a_doubled_tensor(self, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_never_reach_the_live_copy_of_a_double_buffered_tensor(
+        self, own: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         recipe = recipe_in(own, "a2vid_two_stage", distilled=["d"])
         with ResidentCheckpoint.open(own / "base.safetensors", recipe, memory_budget=BUDGET) as resident:
             self.bind_while_the_base_is_written(resident, monkeypatch)

@@ -30,7 +30,7 @@ with ResidentCheckpoint.open(base, recipe, memory_budget=budget) as resident:
     loaded = peak() - before
     for phase in (1, 0, 1, 0):
         resident.bind(phase)
-    print(json.dumps([loaded, peak() - before, len(resident.doubled)]))
+    print(json.dumps([loaded, peak() - before, len(resident.double_buffered)]))
 """
 
 
@@ -46,20 +46,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def measured(model: tuple[Path, Path], budget: int) -> tuple[int, int, int]:
     command = [sys.executable, "-c", _PROGRAM, *map(str, model), str(budget)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    loaded, peak, doubled = json.loads(done.stdout)
-    return loaded, peak, doubled
+    loaded, peak, double_buffered = json.loads(done.stdout)
+    return loaded, peak, double_buffered
 
 
 def test_one_set_of_weights_without_a_budget(model: tuple[Path, Path]) -> None:
     size = model[0].stat().st_size
-    loaded, peak, doubled = measured(model, 0)
-    assert doubled == 0
+    loaded, peak, double_buffered = measured(model, 0)
+    assert double_buffered == 0
     assert loaded < 1.05 * size + 64 * _MB
     assert peak < 1.05 * size + 128 * _MB < 1.5 * size
 
 
 def test_a_budget_is_kept_to(model: tuple[Path, Path]) -> None:
     size, budget = model[0].stat().st_size, 100 * _MB
-    _, peak, doubled = measured(model, budget)
-    assert doubled == 3  # of 32 MiB each
+    _, peak, double_buffered = measured(model, budget)
+    assert double_buffered == 3  # of 32 MiB each
     assert peak < 1.05 * size + budget + 128 * _MB

@@ -11,7 +11,7 @@ from tensor_files import pair, write
 
 from ltx2c import Adapter, Checkpoint, plan_fuse
 from ltx2c.plan import Fusions
-from ltx2c.plan.bind import choose_doubled, plan_bind
+from ltx2c.plan.bind import choose_double_buffered, plan_bind
 
 MB = 1 << 20
 # Of equal size, 1 MiB each; ranks say which is dearest: b, then c, then a. d is fused alike in both phases.
@@ -41,17 +41,17 @@ def test_the_dearest_that_differ_are_chosen_first(
     model: tuple[Checkpoint, list[Fusions]], budget: int, chosen: str
 ) -> None:
     """Room is counted in huge pages of 2 MiB, and every tensor takes a little more than its bytes."""
-    doubled = choose_doubled(*model, {}, budget, lambda key: NBYTES)
-    assert doubled == tuple(f"{name}.weight" for name in chosen)
+    double_buffered = choose_double_buffered(*model, {}, budget, lambda key: NBYTES)
+    assert double_buffered == tuple(f"{name}.weight" for name in chosen)
 
 
 def test_a_bind_writes_what_the_spare_copy_lacks_and_switches(model: tuple[Checkpoint, list[Fusions]]) -> None:
     base, (first, second) = model
-    doubled = ("b.weight", "c.weight")
-    bind = plan_bind(base, first, dict.fromkeys(doubled), second, {})
-    assert tuple(bind.spare.fuse) == doubled and tuple(bind.in_place.fuse) == ("a.weight",)
-    assert bind.switch == doubled and (bind.fused, bind.restored, bind.switched) == (3, 0, 0)
-    back = plan_bind(base, second, {key: first.get(key, ()) for key in doubled}, first, {})
+    double_buffered = ("b.weight", "c.weight")
+    bind = plan_bind(base, first, dict.fromkeys(double_buffered), second, {})
+    assert tuple(bind.spare.fuse) == double_buffered and tuple(bind.in_place.fuse) == ("a.weight",)
+    assert bind.switch == double_buffered and (bind.fused, bind.restored, bind.switched) == (3, 0, 0)
+    back = plan_bind(base, second, {key: first.get(key, ()) for key in double_buffered}, first, {})
     assert (back.fused, back.restored, back.switched) == (0, 1, 2)
     assert back.cost.bytes_read == NBYTES and back.cost.macs == 0
 
