@@ -156,6 +156,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "no-base": "a question that takes a base, without one",
         "nothing-to-plot": "a picture of nothing",
         "no-matplotlib": "a picture without matplotlib",
+        "peft-model": "a model that is not PEFT's",
         "peft-kind": "a PEFT module that is not merged",
         "peft-version": "a PEFT without what is merged by",
     }

@@ -41,9 +41,9 @@ def merge(model: Any, *, threads: int | None = None) -> Any:
         The base model.
 
     Raises:
-        RefusedError: not such a model (``type``, ``peft-version``); a module of another kind, quantised, with DoRA or
-            another variant (``peft-kind``), of a dtype, shape or device that cannot be fused, or whose weight overlaps
-            another's, named in the message. All are found before the first weight changes.
+        RefusedError: not such a model (``peft-model``, ``peft-version``); a module of another kind, quantised, with
+            DoRA or another variant (``peft-kind``), of a dtype, shape or device that cannot be fused, or whose weight
+            overlaps another's, named in the message. All are found before the first weight changes.
     """
     lora = _lora_of(model)
     tuner = model if isinstance(model, lora.LoraModel) else model.base_model
@@ -120,7 +120,7 @@ def _lora_of(model: Any) -> Any:
     """``peft.tuners.lora``, if this is a model with LoRA adapters."""
     peft = sys.modules.get("peft")
     if peft is None or not isinstance(model, (peft.PeftModel, peft.tuners.lora.LoraModel)):
-        raise RefusedError(f"the model is a {type(model).__name__}, not a PeftModel", code="type")
+        raise RefusedError(f"the model is a {type(model).__name__}, not a PeftModel", code="peft-model")
     lora = peft.tuners.lora
     if not hasattr(lora.layer.LoraLayer, "resolve_lora_variant"):
         raise RefusedError(

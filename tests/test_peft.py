@@ -24,7 +24,7 @@ def test_importing_it_imports_neither_torch_nor_peft():
 
 
 def test_what_is_no_peft_model_is_refused():
-    with refused("type", "Linear", "not a PeftModel"):
+    with refused("peft-model", "Linear", "not a PeftModel"):
         ltx2c.peft.merge(nn.Linear(2, 2))
 
 
@@ -287,7 +287,7 @@ REFUSED = {
     ),
     "nested": ({}, _nested, "peft-kind", ["first", "lora"]),
     "device": ({}, _meta, "device", ["block.proj", "meta"]),
-    "dtype": ({}, _double, "dtype", ["first", "float64"]),
+    "dtype": ({}, _double, "unsupported-dtype", ["first", "float64"]),
     "no bias": ({"lora_bias": True, "target_modules": ["first"]}, _no_bias, "peft-kind", ["first", "lora_bias"]),
     "memory format": ({}, _channels_last, "layout", ["conv2", "contiguous"]),
     "strength": ({}, _infinite, "bad-strength", ["first", "inf"]),
