@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ltx2c import layouts
 from ltx2c.adapters import Adapter, Delta, keys
 from ltx2c.adapters.deltas import LowRank
 from ltx2c.adapters.formats import WRITERS
@@ -118,6 +119,7 @@ def _checkpoint_facts(checkpoint: Checkpoint) -> dict[str, Any]:
         "parameters": sum(math.prod(tensor.shape) for tensor in tensors),
         "bytes": sum(tensor.nbytes for tensor in tensors),
         "dtypes": _histogram(tensor.dtype for tensor in tensors),
+        "layouts": _histogram(_layouts(checkpoint)),
         "keys": [
             {"pattern": pattern, "dtype": dtype, "shape": shape, "count": number}
             for (pattern, dtype, shape), number in Counter(
@@ -127,6 +129,16 @@ def _checkpoint_facts(checkpoint: Checkpoint) -> dict[str, Any]:
         "metadata": dict(checkpoint.metadata),
         "notes": list(checkpoint.notes),
     }
+
+
+def _layouts(checkpoint: Checkpoint) -> Iterator[str]:
+    """How each tensor that is in codes is stored; what kind it is where there is no rule for it."""
+    for key in layouts.in_codes(checkpoint.tensors):
+        try:
+            yield layouts.detect(checkpoint.tensors, key, metadata=checkpoint.metadata).layout.name
+        except RefusedError as error:
+            yield {"nvfp4-scales": "nvfp4, its scales in an order that it does not say"}.get(error.code, "no rule")
+    yield from layouts.foreign_modules(checkpoint.tensors).values()
 
 
 def _adapter_facts_or_refusal(path: str | os.PathLike[str], notes: list[str]) -> dict[str, Any]:

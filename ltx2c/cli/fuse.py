@@ -88,6 +88,7 @@ def summary(report: FuseReport) -> list[str]:
         *_adapter_lines(report.adapters),
         *unmatched(report.unmatched),
         *(f"  inf or NaN: {count(number, 'value')} in {printable(key)}" for key, number in report.nonfinite.items()),
+        *([f"  {report.loss.note}"] if report.loss.note else []),
         *_note_and_digest_lines(report),
         f"  {size(report.bytes_written)} in {report.seconds:.2f} s: {size(report.bytes_written / report.seconds)}/s, "
         f"{operations(2 * report.macs / report.seconds)}/s (kernel {report.kernel}, {count(report.threads, 'thread')})",

@@ -62,6 +62,8 @@ def run(args: argparse.Namespace) -> Result:
 
 def _text(facts: Any) -> list[str]:
     lines = [f"{printable(facts['path'])}: {_headline(facts)}", f"  dtypes    {_shares(facts['dtypes'])}"]
+    if facts["layouts"]:
+        lines.append(f"  layouts   {_shares(facts['layouts'])}")
     if facts["model"]:
         lines.append(f"  model     its names are {facts['model']}'s")
     if facts["kind"] == "adapter":

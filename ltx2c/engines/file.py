@@ -67,6 +67,7 @@ def write_fused(
         **vars(known) | found,
         nonfinite=dict(nonfinite.counts),
         seconds=time.perf_counter() - began,
+        loss=nonfinite.loss,
     )
 
 
@@ -82,7 +83,7 @@ def fill(
     """Write all files of a layout into a result in the making. Raises as ``write_fused`` does."""
     work = work_of(opened)
     watch = digests.feed if digests is not None else None
-    stream = Stream(work, threads, block_bytes=BLOCK_BYTES, watch=watch)
+    stream = Stream(work, threads, block_bytes=BLOCK_BYTES, watch=watch, measure=True)
     with ResultWriter(layout, work.weights.values(), nonfinite, digests) as writer:
         for file in layout.files:
             writer.begin(file, staged.file(file.name), stream.buffers[0])

@@ -18,7 +18,7 @@ from ltx2c.engines.rows import Rows, fuse_rows
 from ltx2c.engines.weights import WeightInWork, row_bytes
 from ltx2c.files import StoredTensor
 from ltx2c.files.buffers import allocate
-from ltx2c.layouts import Encoded
+from ltx2c.layouts import DeltaSize, Loss, measure_delta
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
@@ -42,18 +42,21 @@ class Fused(NamedTuple):
     Attributes:
         nonfinite: results that are infinite or NaN where the base was finite.
         unencodable: results that the weight's layout has no code for.
+        loss: what encoding left of the deltas, of all weights in codes; measured where that is asked for.
     """
 
     nonfinite: Counter[str]
     unencodable: Counter[str]
+    loss: Loss = Loss()
 
 
 class Fuser:
     """Fuses for several workers at the same time, each with threads and working memory of its own."""
 
-    def __init__(self, arithmetic: Arithmetic, threads: Iterable[int]) -> None:
-        """``threads``: of each worker that calls ``fuse``."""
+    def __init__(self, arithmetic: Arithmetic, threads: Iterable[int], *, measure: bool = False) -> None:
+        """``threads``: of each worker that calls ``fuse``. ``measure``: what encoding leaves of the deltas."""
         self._arithmetic = arithmetic
+        self._measure = measure
         self._workers: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         for share in threads:
             self._workers.put(_Worker(share))
@@ -64,12 +67,14 @@ class Fuser:
             return Fused(Counter(), Counter())
         with self._worker() as worker:
             fused = self._fuse_in_place([part for part in parts if part.weight.stored.layout.in_place], worker)
+            total = Loss()
             for part in parts:
                 if not part.weight.stored.layout.in_place:
-                    encoded = self._recode(part, worker)
-                    fused.nonfinite[part.tensor.key] += encoded.nonfinite
-                    fused.unencodable[part.tensor.key] += encoded.unencodable
-        return Fused(+fused.nonfinite, +fused.unencodable)
+                    loss = self._recode(part, worker)
+                    fused.nonfinite[part.tensor.key] += loss.encoded.nonfinite
+                    fused.unencodable[part.tensor.key] += loss.encoded.unencodable
+                    total += loss
+        return Fused(+fused.nonfinite, +fused.unencodable, total if self._measure else Loss())
 
     @contextlib.contextmanager
     def _worker(self) -> Iterator[_Worker]:
@@ -90,7 +95,7 @@ class Fuser:
             nonfinite[part.tensor.key] += count
         return Fused(nonfinite, Counter())
 
-    def _recode(self, part: Part, worker: _Worker) -> Encoded:
+    def _recode(self, part: Part, worker: _Worker) -> Loss:
         weight, codes = part.weight, _stored_rows(part)
         layout, columns = weight.stored.layout, math.prod(weight.stored.shape[1:])
         working = layout.working(self._arithmetic.name)
@@ -98,7 +103,7 @@ class Fuser:
         step = len(codes) if weight.whole else granules * layout.granule_rows
         values = worker.working((len(codes) if layout.whole else min(step, len(codes)), columns), working.dtype)
         rows = _rows(part, len(codes))
-        encoded = Encoded()
+        loss = Loss()
         for begin in range(0, len(codes), step):
             some = slice(begin, min(begin + step, len(codes)))
             of_weight = slice(rows.start + some.start, rows.start + some.stop)
@@ -107,10 +112,15 @@ class Fuser:
             part_of = Rows(decoded, of_weight.start, weight.loaded)
             fuse_rows([part_of], worker.threads, KERNEL_ARITHMETICS[working.arithmetic])
             if not layout.whole:
-                encoded += layout.encode(decoded, codes[some], weight.companions, of_weight, worker.threads)
+                loss += self._encode(weight, decoded, codes[some], of_weight, worker)
         if layout.whole:
-            encoded += layout.encode(values, codes, weight.companions, rows, worker.threads)
-        return encoded
+            loss += self._encode(weight, values, codes, rows, worker)
+        return loss
+
+    def _encode(self, weight: WeightInWork, values: Array, codes: Array, rows: slice, worker: _Worker) -> Loss:
+        layout, companions = weight.stored.layout, weight.companions
+        size = measure_delta(layout, values, codes, companions, rows) if self._measure else DeltaSize()
+        return Loss(layout.encode(values, codes, companions, rows, worker.threads), size)
 
 
 class _Worker:

@@ -147,6 +147,7 @@ class _Result:
             **vars(self.known) | {"notes": (*self.known.notes, *self.staged.notes)},
             nonfinite=dict(self.writer.nonfinite.counts),
             seconds=time.perf_counter() - self.began,
+            loss=self.writer.nonfinite.loss,
         )
         self._own.close()
 
@@ -172,7 +173,7 @@ class _Maker:
         self._results = results
         self._work = joint_work([result.work for result in results], sources.load)
         self._shares = split_threads(threads)
-        self._fuser = Fuser(self._work.arithmetic, self._shares)
+        self._fuser = Fuser(self._work.arithmetic, self._shares, measure=True)
         room = BUFFERS_BYTES // (BUFFERS * (1 + len(results)))
         self._block_bytes = min(BLOCK_BYTES, max(_SMALLEST_BLOCK, room))
         size = buffer_bytes(self._work.tensors.values(), self._work, self._block_bytes)

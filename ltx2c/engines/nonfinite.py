@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ltx2c.engines.fuser import Fused
 from ltx2c.errors import RefusedError, printable
+from ltx2c.layouts import Loss
 
 
 class Nonfinite:
@@ -15,10 +16,12 @@ class Nonfinite:
 
     Attributes:
         counts: weight key -> results that are infinite or NaN where the base was finite.
+        loss: what encoding left of the deltas, where that was measured.
     """
 
     def __init__(self, base: Path, *, allowed: bool) -> None:
         self.counts: Counter[str] = Counter()
+        self.loss = Loss()
         self._unencodable: Counter[str] = Counter()
         self._base = base
         self._allowed = allowed
@@ -27,6 +30,7 @@ class Nonfinite:
         """Take what some parts came to."""
         self.counts.update(fused.nonfinite)
         self._unencodable.update(fused.unencodable)
+        self.loss += fused.loss
 
     def refuse(self, going_on: str | None = None) -> None:
         """Refuse at the first weight that is complete: of ``going_on`` more may come, and its count is not final.

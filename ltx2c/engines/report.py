@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from ltx2c import kernels
+from ltx2c.layouts import Loss
 from ltx2c.plan import Plan
 from ltx2c.threads import resolve_threads
 
@@ -67,10 +68,16 @@ class FuseReport(FuseOutline):
     Attributes:
         nonfinite: weight key -> how many results are infinite or NaN where the base was finite.
         seconds: from the first byte read to the result in place, durable.
+        loss: what is left of the deltas in weights that are stored in codes; of none where it was not measured.
     """
 
     nonfinite: dict[str, int]
     seconds: float
+    loss: Loss = field(default_factory=Loss)
+
+    def as_json(self) -> dict[str, Any]:
+        """The same in JSON's own types."""
+        return {**super().as_json(), "loss": self.loss.as_json() if self.loss.note else None}
 
 
 def outline(

@@ -23,13 +23,15 @@ class Stream:
         buffers: page-aligned; free to use while no blocks are under way.
     """
 
-    def __init__(self, work: Work, threads: int, *, block_bytes: int, watch: Watch | None = None) -> None:
-        """``watch`` is shown the base's bytes as they are read."""
+    def __init__(
+        self, work: Work, threads: int, *, block_bytes: int, watch: Watch | None = None, measure: bool = False
+    ) -> None:
+        """``watch`` is shown the base's bytes as they are read. ``measure``: as for ``Fuser``."""
         self.work = work
         self.block_bytes = block_bytes
         shares = split_threads(threads)
         self._workers = len(shares)
-        self._fuser = Fuser(work.arithmetic, shares)
+        self._fuser = Fuser(work.arithmetic, shares, measure=measure)
         self._watch = watch
         size = buffer_bytes(work.tensors.values(), work, block_bytes)
         self.buffers = [new_buffer(size) for _ in range(BUFFERS)]

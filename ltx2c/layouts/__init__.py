@@ -10,10 +10,18 @@ from ltx2c.layouts.convert import (
     stored_as,
     working,
 )
-from ltx2c.layouts.detect import LAYOUTS, NVFP4_ORDERS, check_companions, check_nvfp4_scales, detect, layout_named
+from ltx2c.layouts.detect import (
+    LAYOUTS,
+    NVFP4_ORDERS,
+    check_companions,
+    check_nvfp4_scales,
+    detect,
+    in_codes,
+    layout_named,
+)
 from ltx2c.layouts.foreign import ADVICE, foreign_modules
 from ltx2c.layouts.layout import Encoded, Layout, StoredWeight, TensorSpec, Working
-from ltx2c.layouts.loss import DeltaSize, is_swallowed, loss_note, measure_delta
+from ltx2c.layouts.loss import DeltaSize, Loss, measure_delta
 from ltx2c.layouts.markers import quantisation_entry
 from ltx2c.layouts.plain import PLAIN
 
@@ -26,6 +34,7 @@ __all__ = [
     "DeltaSize",
     "Encoded",
     "Layout",
+    "Loss",
     "StoredWeight",
     "TensorSpec",
     "Working",
@@ -36,10 +45,9 @@ __all__ = [
     "converted",
     "detect",
     "foreign_modules",
+    "in_codes",
     "is_quantisable",
-    "is_swallowed",
     "layout_named",
-    "loss_note",
     "measure_delta",
     "new_arrays",
     "quantisation_entry",

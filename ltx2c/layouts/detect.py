@@ -15,7 +15,7 @@ from ltx2c.layouts.fp8_cast import FP8, FP8_E5M2
 from ltx2c.layouts.fp8_row import FP8_ROW
 from ltx2c.layouts.fp8_scaled import FP8_SCALED, SCALE
 from ltx2c.layouts.layout import Layout, StoredWeight, TensorSpec
-from ltx2c.layouts.markers import declared_format
+from ltx2c.layouts.markers import SCALED_FP8, declared_format
 from ltx2c.layouts.modelopt import modelopt_proof
 from ltx2c.layouts.nvfp4 import NVFP4_LINEAR, NVFP4_SWIZZLED, SCALE_2, Nvfp4
 from ltx2c.layouts.plain import PLAIN
@@ -44,6 +44,10 @@ NVFP4_ORDERS: Mapping[str, Nvfp4] = {"swizzled": NVFP4_SWIZZLED, "linear": NVFP4
 
 _UNSCALED: Mapping[str, Layout] = {**PLAIN, "F8_E4M3": FP8, "F8_E5M2": FP8_E5M2}
 _ONE = ((), (1,))
+
+_FP8 = ("F8_E4M3", "F8_E5M2")
+_PACKED = ("U8", "I8")
+_NO_CODES = (*SCALE_ENDINGS, SCALED_FP8)
 
 # What ComfyUI calls the formats. One that it declares for a layer must be the one that is found.
 _DECLARED: Mapping[str, tuple[Layout, ...]] = {
@@ -112,6 +116,16 @@ def detect(
         _check_codes_order(weight, metadata or {})
     specs = {SCALE_ENDINGS[ending]: _spec(tensor) for ending, tensor in beside.items()}
     return StoredWeight(found, _spec(weight), specs, _shape(weight))
+
+
+def in_codes(tensors: Mapping[str, StoredTensor]) -> list[str]:
+    """The keys of tensors whose values are in codes: weights that are quantised, and other tensors in FP8."""
+    return [
+        key
+        for key, tensor in tensors.items()
+        if (tensor.dtype in _FP8 and not key.endswith(_NO_CODES))
+        or (tensor.dtype in _PACKED and key.endswith(".weight"))
+    ]
 
 
 def check_companions(tensors: Mapping[str, StoredTensor]) -> None:

@@ -12,6 +12,7 @@ from ltx2c.files.packed import parse_packed
 
 METADATA = "_quantization_metadata"  # in a file's metadata: JSON, {"layers": {name: {"format": ...}}}
 MARK = ".comfy_quant"  # beside a weight: U8, the bytes of {"format": ...}
+SCALED_FP8 = "scaled_fp8"  # ends the name of a tensor that says of its dtype alone: FP8 weights have scales
 MOST_MARK_BYTES = 1 << 16
 
 

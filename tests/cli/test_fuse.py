@@ -11,8 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
-from tensor_files import write
+from tensor_files import pair, write
 
 from ltx2c.cli import main
 
@@ -129,7 +131,7 @@ def test_a_dry_run_and_the_fuse_itself_tell_the_same(tmp_path: Path, capsys: pyt
         assert fuse_e2e(tmp_path / "out.safetensors", "--unmatched", "warn", "--sha256", "--json", *more) == 0
         facts.append(json.loads(capsys.readouterr().out))
     planned, done = facts
-    assert done.keys() - planned.keys() == {"nonfinite", "seconds"}
+    assert done.keys() - planned.keys() == {"nonfinite", "seconds", "loss"}
     done["sha256"].pop(str(tmp_path / "out.safetensors"))
     assert planned == {key: done[key] for key in planned}
     assert len(planned["sha256"]) == 4
@@ -190,3 +192,25 @@ def test_a_stopped_run_leaves_no_result(tmp_path: Path, stop: signal.Signals) ->
     if stop != signal.SIGKILL:
         assert err.startswith("ltx2c: error: ") and err.count("\n") == 1
         assert list(out.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize(("size", "lost"), [(0.001, True), (0.5, False)])
+def test_what_quantisation_leaves_is_reported(
+    size: float, lost: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codes = np.random.default_rng(0).integers(40, 80, (600, 16)).astype(np.uint8).view(ml_dtypes.float8_e4m3fn)
+    base = write(tmp_path / "base.safetensors", {"m.weight": codes})
+    lora = write(tmp_path / "lora.safetensors", pair("m", 600, 1, 16))
+    command = ["fuse", str(base), "--lora", str(lora), str(size / 0.0025), "-o", str(tmp_path / "out"), "--force"]
+    assert main(command) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "codes changed" in line]
+    assert "of 9,600 codes changed; the delta is " in line
+    assert ("most of it is lost in rounding; fuse the bf16 base, then quantise" in line) is lost
+    assert main([*command, "--json"]) == 0
+    loss = json.loads(capsys.readouterr().out)["loss"]
+    assert loss["codes"] == 9600 and loss["swallowed"] is lost and (loss["changed"] < 4800) is lost
+
+
+def test_of_weights_that_are_not_in_codes_nothing_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuse_e2e(tmp_path / "out", "--unmatched", "warn", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["loss"] is None

@@ -185,3 +185,30 @@ class TestNorms:
 def load_file_bf16(path: Path) -> dict[str, np.ndarray]:
     with Checkpoint.open(path) as checkpoint:
         return {key: tensor.read().astype(np.float32) for key, tensor in checkpoint.tensors.items()}
+
+
+def test_how_weights_in_codes_are_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tensors = {
+        "a.weight": ("F8_E4M3", [200, 130]),
+        "a.weight_scale": ("F32", [2, 2]),
+        "b.weight": ("F8_E4M3", [6, 5]),
+        "b.bias": ("F8_E4M3", [6]),
+        "c.weight": ("U8", [16, 8]),
+        "c.weight_scale": ("F8_E4M3", [128, 4]),
+        "c.weight_scale_2": ("F32", []),
+        "d.weight": ("I8", [6, 5]),
+        "e.qweight": np.zeros((6, 5), np.int32),
+        "f.weight": weight(6, 5),
+        "scaled_fp8": ("F8_E4M3", [0]),
+    }
+    path = write(tmp_path / "base.safetensors", tensors)
+    assert inspect(capsys, path)["layouts"] == {
+        "fp8": 2,
+        "fp8-block": 1,
+        "nvfp4, its scales in an order that it does not say": 1,
+        "no rule": 1,
+        "packed integers": 1,
+    }
+    assert main(["inspect", str(path)]) == 0
+    assert "\n  layouts   fp8 x 2, fp8-block x 1, nvfp4" in capsys.readouterr().out
+    assert inspect(capsys, write(path, {"f.weight": weight(6, 5)}))["layouts"] == {}

@@ -153,6 +153,17 @@ def read(path: Path) -> Tensors:
         return {key: tensor.read() for key, tensor in checkpoint.tensors.items()}
 
 
+def is_codes(made: Model, key: str) -> bool:
+    return key in ("a.weight", "b.weight")
+
+
+def changed(made: Model, key: str) -> int:
+    before, after = (bits(tensors[key]) for tensors in (made.before, made.wanted))
+    if "weight_scale_2" not in "".join(made.before):
+        return int((before != after).sum())
+    return int((before >> 4 != after >> 4).sum() + (before & 15 != after & 15).sum())
+
+
 def small_blocks(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
     monkeypatch.setattr(engine, "BLOCK_BYTES", nbytes)
     monkeypatch.setattr(comparison, "BLOCK_BYTES", nbytes)
@@ -178,6 +189,8 @@ def test_files_and_verify(
     out = tmp_path / "out.safetensors"
     report = ltx2c.fuse_checkpoint(made.base, made.adapters, out, sha256=True, **options)
     assert_holds(read(out), made.wanted)
+    assert report.loss.encoded.changed == sum(changed(made, key) for key in made.before if is_codes(made, key))
+    assert report.loss.encoded.elements == 2 * SHAPE[0] * SHAPE[1] and report.loss.size.in_steps > 0
     with safe_open(out, "numpy") as by_others:
         assert set(by_others.keys()) == set(made.before)
     assert report.sha256[str(out)] == hashlib.sha256(out.read_bytes()).hexdigest()

@@ -20,17 +20,17 @@ def test_the_step_is_the_distance_to_the_neighbouring_code():
     assert size.in_steps == 2.5 / sum(steps)
 
 
-def test_scales_count_and_one_row_in_128_is_looked_at():
-    codes = np.ones((300, 8), E4M3)
-    companions = {"scale": np.array([[2.0], [4.0], [8.0]], np.float32)}
-    values = np.repeat([2.0, 4.0, 8.0], 128)[:300, None].repeat(8, 1).astype(np.float32)
+def test_scales_count_and_one_row_in_512_is_looked_at_however_a_weight_is_cut():
+    codes = np.ones((1100, 8), E4M3)
+    companions = {"scale": 2.0 ** np.arange(9, dtype=np.float32)[:, None]}
+    values = np.repeat(companions["scale"], 128)[:1100, None].repeat(8, 1).astype(np.float32)
     values[128:] += 1
-    size = layouts.measure_delta(layouts.layout_named("fp8-block"), values, codes, companions, slice(0, 300))
-    assert size == layouts.DeltaSize(24, 16.0, 8 * 0.125 * (2 + 4 + 8))
-    part = layouts.measure_delta(
-        layouts.layout_named("fp8-block"), values[256:], codes[256:], companions, slice(256, 300)
-    )
-    assert part == layouts.DeltaSize(8, 8.0, 8.0)
+    layout = layouts.layout_named("fp8-block")
+    size = layouts.measure_delta(layout, values, codes, companions, slice(0, 1100))
+    assert size == layouts.DeltaSize(24, 16.0, 8 * 0.125 * (1 + 16 + 256))
+    parts = [(0, 128), (128, 640), (640, 1100)]
+    cut = [layouts.measure_delta(layout, values[a:b], codes[a:b], companions, slice(a, b)) for a, b in parts]
+    assert sum(cut, layouts.DeltaSize()) == size
 
 
 def test_of_nvfp4():
@@ -43,14 +43,18 @@ def test_of_nvfp4():
     assert size == layouts.DeltaSize(16, 48.0, 6 * (12 * 0.5 + 2 * 1 + 2 * 2))
 
 
-def test_nothing_was_looked_at():
+def test_where_nothing_is_in_codes_there_is_nothing_to_say():
     assert layouts.DeltaSize().in_steps == 0
-    assert layouts.loss_note(layouts.Encoded(), layouts.DeltaSize()).startswith("0.0% of 0 codes changed")
+    assert layouts.Loss().note == ""
 
 
-@pytest.mark.parametrize(("changed", "lost"), [(20, True), (49, True), (50, False), (100, False)])
-def test_a_note_warns_where_most_codes_stay(changed, lost):
-    encoded = layouts.Encoded(100, changed)
-    note = layouts.loss_note(encoded, layouts.DeltaSize(10, 1.0, 4.0))
-    assert note.startswith(f"{changed}.0% of 100 codes changed; the delta is 0.25 quantisation steps")
-    assert layouts.is_swallowed(encoded) is lost is ("lost in rounding" in note)
+@pytest.mark.parametrize(
+    ("changed", "delta", "lost"),
+    [(20, 4.0, True), (49, 4.0, True), (50, 4.0, False), (100, 2.0, False), (99, 1.0, True)],
+)
+def test_a_note_warns_where_most_codes_stay_or_the_delta_is_small(changed, delta, lost):
+    loss = layouts.Loss(layouts.Encoded(60, changed - 10)) + layouts.Loss(
+        layouts.Encoded(40, 10), layouts.DeltaSize(10, delta, 4.0)
+    )
+    assert loss.note.startswith(f"{changed}.0% of 100 codes changed; the delta is {delta / 4:.2f} quantisation steps")
+    assert loss.is_swallowed is lost is ("lost in rounding" in loss.note) is loss.as_json()["swallowed"]
