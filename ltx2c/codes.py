@@ -125,6 +125,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "wrong-sha256": "an input of another digest",
         "bad-sample": "a share of rows that is none",
         "output-other-request": "another request's result stands where it is to be",
+        "same-output-twice": "one place that is given to two results of a run",
         # units, many outputs, jobs
         "bad-range": "a range beyond the file",
         "bad-jobs": "a file of jobs that cannot be read, or contradicts itself",
