@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import ParamSpec
 
 import pytest
+
+P = ParamSpec("P")
 
 
 def evict(*paths: Path) -> None:
@@ -37,3 +43,16 @@ def needs_a_counted_disk(path: Path) -> None:
     if bytes_read_from_disk() == before:
         pytest.skip(f"NOT TESTED: {path.parent} is on a file system whose reads from a disk are not counted")
     evict(path)
+
+
+def undisturbed(measurement: Callable[P, None]) -> Callable[P, None]:
+    """A test of what is cached, measured up to three times: the system drops pages and reads others when it likes."""
+
+    @functools.wraps(measurement)
+    def measured(*args: P.args, **kwargs: P.kwargs) -> None:
+        for _ in range(2):
+            with contextlib.suppress(AssertionError):
+                return measurement(*args, **kwargs)
+        return measurement(*args, **kwargs)
+
+    return measured

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from disk import bytes_read_from_disk, evict, needs_a_counted_disk
+from disk import bytes_read_from_disk, evict, needs_a_counted_disk, undisturbed
 from fusing import adapter, save, values
 from mounts import mounted_overlay
 
@@ -51,6 +51,7 @@ def without_cachestat(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("cachestat", [True, False])
+@undisturbed
 def test_asking_reads_nothing(cachestat: bool, cold: Path, reader: FileReader, monkeypatch: pytest.MonkeyPatch) -> None:
     if not cachestat:
         without_cachestat(monkeypatch)
@@ -65,6 +66,7 @@ def test_asking_reads_nothing(cachestat: bool, cold: Path, reader: FileReader, m
 
 
 @pytest.mark.parametrize("cachestat", [True, False])
+@undisturbed
 def test_cached_pages_are_counted(
     cachestat: bool, cold: Path, reader: FileReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +110,7 @@ def test_a_file_seen_through_a_stacked_file_system_is_known_to_be_cached(tmp_pat
 
 
 @pytest.mark.parametrize("cached", [(0, 0), (0, SIZE // 3), (SIZE // 2, SIZE)], ids=["nothing", "front", "back"])
+@undisturbed
 def test_blocks_come_from_the_disk_once(cached: tuple[int, int], cold: Path) -> None:
     block = 16 << 20  # as engines read: as large as the system's read-ahead, or larger
     whole = cold.read_bytes()
