@@ -13,20 +13,9 @@ from typing import Any
 
 from ltx2c import execute, plan_fuse
 
-TINY = {
-    "in_channels": 8,
-    "out_channels": 8,
-    "num_attention_heads": 2,
-    "attention_head_dim": 8,
-    "cross_attention_dim": 16,
-    "audio_in_channels": 8,
-    "audio_out_channels": 8,
-    "audio_num_attention_heads": 2,
-    "audio_attention_head_dim": 4,
-    "audio_cross_attention_dim": 8,
-    "num_layers": 2,
-    "caption_channels": 12,
-}
+sys.path[0] = str(Path(__file__).parents[1] / "tests")  # and not ci/, which has a diffusers.py
+from tiny_ltx2 import TINY  # noqa: E402
+
 TARGETS = ["to_q", "to_k", "to_v", "to_out.0", "net.2"]
 STRENGTH = 0.8
 
