@@ -15,28 +15,30 @@ SERVER = Path(__file__).parent / "fuse_server.py"
 
 
 @contextlib.contextmanager
+def _mounted(place: Path, *arguments: str | Path) -> Iterator[None]:
+    """What ``mount`` is told, at ``place``."""
+    done = subprocess.run(["mount", *arguments, place], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"NOT TESTED: cannot mount {arguments[1]} here (needs root): {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+@contextlib.contextmanager
 def mounted_tmpfs(folder: Path, options: str) -> Iterator[Path]:
     """A tmpfs with these mount options at ``folder``, which is made."""
     folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"NOT TESTED: cannot mount a tmpfs here (needs root): {done.stderr.strip()}")
-    try:
+    with _mounted(folder, "-t", "tmpfs", "-o", options, "tmpfs"):
         yield folder
-    finally:
-        subprocess.run(["umount", folder], check=True)
 
 
 @contextlib.contextmanager
 def bound(source: Path, place: Path) -> Iterator[None]:
     """``source`` mounted at ``place``, which stands there, as containers mount single files."""
-    done = subprocess.run(["mount", "--bind", source, place], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"NOT TESTED: cannot mount here (needs root): {done.stderr.strip()}")
-    try:
+    with _mounted(place, "--bind", source):
         yield
-    finally:
-        subprocess.run(["umount", place], check=True)
 
 
 def remount_read_only(folder: Path) -> None:
@@ -52,13 +54,8 @@ def mounted_overlay(folder: Path, files: dict[str, bytes]) -> Iterator[Path]:
     for name, content in files.items():
         (below / name).write_bytes(content)
     options = f"lowerdir={below},upperdir={above},workdir={work}"
-    done = subprocess.run(["mount", "-t", "overlay", "-o", options, "overlay", seen], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"NOT TESTED: cannot mount an overlay here (needs root): {done.stderr.strip()}")
-    try:
+    with _mounted(seen, "-t", "overlay", "-o", options, "overlay"):
         yield seen
-    finally:
-        subprocess.run(["umount", seen], check=True)
 
 
 @contextlib.contextmanager
