@@ -211,3 +211,12 @@ def test_two_do_not_run_it_at_once(made: Made) -> None:
     with job._lease(), refused("job-busy"):
         Job.open(job.path).run()
     assert np.all(job.missing() == list(range(7)))
+
+
+@pytest.mark.parametrize("ending", ["run", "abandon"])
+def test_what_somebody_else_put_into_a_jobs_folder_stays(ending: str, made: Made) -> None:
+    job = made.job(2)
+    (job.path / "notes.txt").write_text("mine")
+    getattr(job, ending)()
+    assert [path.name for path in job.path.iterdir()] == ["notes.txt"]
+    assert made.out.exists() == (ending == "run")

@@ -44,7 +44,8 @@ from ltx2c.threads import resolve_threads
 # Enough that a unit's own costs do not show, little enough that a kill loses seconds.
 UNIT_BYTES = 512 << 20
 
-_ENTRIES = ("order.json", "parts", "done", "lease")
+# What a job puts into its folder; the order, without which it is none, goes last.
+_ENTRIES = ("parts", "done", "lease", "order.json")
 
 
 @dataclass(frozen=True)
@@ -288,7 +289,7 @@ class Job:
         order = self.order
         if self._is_published():
             known = outline(order.plan, order.out, threads)
-            shutil.rmtree(self.path)
+            self._remove()
             return _report(replace(known, notes=(*known.notes, "it was in place already")), {}, began)
         if missing := self.missing():
             raise RefusedError(
@@ -312,7 +313,7 @@ class Job:
                 opened.sources.check_unchanged()
                 publish(staged)
         known = outline(order.plan, order.out, threads)
-        shutil.rmtree(self.path)
+        self._remove()
         return _report(replace(known, notes=(*known.notes, *notes, *staged.notes)), dict(nonfinite.counts), began)
 
     def _clear_links(self) -> None:
@@ -345,7 +346,14 @@ class Job:
             RefusedError: ``job-busy``.
         """
         with self._lease():
-            shutil.rmtree(self.path)
+            self._remove()
+
+    def _remove(self) -> None:
+        """Remove what the job has put into its folder, and the folder unless somebody put something else there."""
+        for path in (self.path / name for name in _ENTRIES):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
 
     def _mark(self, number: int) -> Path:
         return self.path / "done" / f"{number:05}.json"
