@@ -16,7 +16,7 @@ from ltx2c.engines.blocks import Block, Piece, buffer_bytes, cut, gather, read_b
 from ltx2c.engines.compare import Compared, KeyDifference, compare
 from ltx2c.engines.fuser import Fuser
 from ltx2c.engines.pipeline import BLOCK_BYTES, BUFFERS, Steps, run_pipeline, split_threads
-from ltx2c.engines.weights import WeightInWork, row_bytes, work_of
+from ltx2c.engines.weights import Array, WeightInWork, row_bytes, work_of
 from ltx2c.files import Checkpoint, StoredTensor
 from ltx2c.files.buffers import new_buffer
 from ltx2c.plan.opened import OpenedPlan
@@ -42,6 +42,7 @@ class Comparison:
         self._shares = split_threads(threads)
         self._fuser = Fuser(self._work.arithmetic, self._shares)
         self._half = 0
+        self._theirs: tuple[WeightInWork | None, dict[str, Array]] = (None, {})
 
     def run(self, keys: Sequence[str], progress: OnProgress | None) -> None:
         """Compare the tensors of these names. A companion is compared with the weight that it belongs to."""
@@ -102,12 +103,26 @@ class Comparison:
         if not stored.layout.whole:
             granule = row_bytes(piece.tensor) * stored.layout.granule_rows
             part = slice(piece.start // granule, -(-(piece.start + piece.nbytes) // granule))
+        theirs = self._companions_of(weight)
         for role, spec in stored.companions.items():
-            theirs = self._fused.tensors.get(spec.key)
-            if theirs is not None and (theirs.dtype, theirs.shape) == spec[1:]:
-                both = (np.ascontiguousarray(array[part]) for array in (weight.companions[role], theirs.read()))
+            if role in theirs:
+                both = (np.ascontiguousarray(array[part]) for array in (weight.companions[role], theirs[role]))
                 ours, other = (array.reshape(-1).view(np.uint8).data for array in both)
                 self.tally.add(spec.key, compare(ours, other, spec.dtype), len(ours))
+
+    def _companions_of(self, weight: WeightInWork) -> dict[str, Array]:
+        """The fused file's companions of the weight that is being compared, by role: read once for all its parts."""
+        if self._theirs[0] is not weight:
+            found = {role: self._fused.tensors.get(spec.key) for role, spec in weight.stored.companions.items()}
+            self._theirs = (
+                weight,
+                {
+                    role: tensor.read()
+                    for role, tensor in found.items()
+                    if tensor is not None and (tensor.dtype, tensor.shape) == weight.stored.companions[role][1:]
+                },
+            )
+        return self._theirs[1]
 
 
 class Tally:
