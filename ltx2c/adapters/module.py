@@ -10,7 +10,7 @@ from typing import Any
 from ltx2c.adapters.config import PeftConfig
 from ltx2c.adapters.deltas import Delta, Full, LoHa, LoKr, LowRank, Magnitude, Whole
 from ltx2c.adapters.deltas.delta import check_factor
-from ltx2c.adapters.deltas.loha import Half
+from ltx2c.adapters.deltas.factored import Factored
 from ltx2c.adapters.deltas.lokr import Side
 from ltx2c.adapters.deltas.lowrank import check_pair
 from ltx2c.adapters.formats import TARGETS, Role
@@ -119,8 +119,8 @@ class _Builder:
         if "hada_t1" in self._tensors or "hada_t2" in self._tensors:
             self._need("hada_t1", "hada_t2")
         get = self._tensors.get
-        one = Half(self._tensors["hada_w1_a"], self._tensors["hada_w1_b"], get("hada_t1"))
-        two = Half(self._tensors["hada_w2_a"], self._tensors["hada_w2_b"], get("hada_t2"))
+        one = Factored(self._tensors["hada_w1_a"], self._tensors["hada_w1_b"], get("hada_t1"))
+        two = Factored(self._tensors["hada_w2_a"], self._tensors["hada_w2_b"], get("hada_t2"))
         one.check(self._where)
         two.check(self._where)
         if one.shape != two.shape:
@@ -150,11 +150,11 @@ class _Builder:
         if whole in self._tensors:
             if a in self._tensors or b in self._tensors or core is not None:
                 self._refuse_duplicate(whole, a if a in self._tensors else b if b in self._tensors else "lokr_t2")
-            return Side(get(whole), None, None, None)
+            return Side(get(whole), None)
         if a not in self._tensors and b not in self._tensors:
             self._refuse_missing(whole)
         self._need(a, b)
-        return Side(None, get(a), get(b), core)
+        return Side(None, Factored(self._tensors[a], self._tensors[b], core))
 
     def _full(self, role: Role) -> StoredTensor:
         tensor = self._tensors[role]

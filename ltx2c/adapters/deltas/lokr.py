@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ltx2c.adapters.deltas.delta import Delta, Float32Array, KernelTerm, check_factor, check_rank, matrix
-from ltx2c.adapters.deltas.product import folded, product
+from ltx2c.adapters.deltas.delta import Delta, Float32Array, KernelTerm, check_factor, matrix
+from ltx2c.adapters.deltas.factored import Factored
+from ltx2c.adapters.deltas.product import product
 from ltx2c.files import StoredTensor
 from ltx2c.kernels.elementwise import kron_rows
 from ltx2c.terms import FullTerm
@@ -18,59 +19,48 @@ from ltx2c.threads import resolve_threads
 
 
 class Side(NamedTuple):
-    """``w1`` or ``w2``: whole, or ``a [rows, rank] @ b [rank, columns]``; with a core ``[rank, rank, ...]`` between
-    them, ``a`` is ``[rank, rows]``, as LyCORIS stores it."""
+    """``w1`` or ``w2``: whole, or a product. One of both is None."""
 
     whole: StoredTensor | None
-    a: StoredTensor | None
-    b: StoredTensor | None
-    core: StoredTensor | None
+    factored: Factored | None
 
     @property
     def tensors(self) -> tuple[StoredTensor, ...]:
-        return tuple(tensor for tensor in self if tensor is not None)
+        if self.factored is not None:
+            return self.factored.tensors
+        assert self.whole is not None
+        return (self.whole,)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        if self.whole is not None:
-            return self.whole.shape
-        assert self.a is not None and self.b is not None
-        if self.core is None:
-            return self.a.shape[0], self.b.shape[1]
-        return self.a.shape[1], self.b.shape[1], *self.core.shape[2:]
+        if self.factored is not None:
+            return self.factored.shape
+        assert self.whole is not None
+        return self.whole.shape
 
     @property
     def rank(self) -> int | None:
         """None where it is whole."""
-        return None if self.b is None else self.b.shape[0]
+        return None if self.factored is None else self.factored.rank
 
     @property
     def macs(self) -> int:
-        core = 0 if self.core is None or self.b is None else math.prod(self.core.shape) * self.b.shape[1]
-        return math.prod(self.shape) * (self.rank or 0) + core
+        return 0 if self.factored is None else self.factored.macs
 
     def load(self) -> Float32Array:
         """``float32 [rows, the rest]``."""
-        if self.whole is not None:
-            return np.ascontiguousarray(matrix(self.whole.read()), np.float32)
-        assert self.a is not None and self.b is not None
-        a, b = matrix(self.a.read()), matrix(self.b.read())
-        if self.core is None:
-            return product(a, b, 1)
-        return product(np.ascontiguousarray(a.T), folded(self.core.read(), b, 1), 1)
+        if self.factored is not None:
+            return product(*self.factored.load(), 1)
+        assert self.whole is not None
+        return np.ascontiguousarray(matrix(self.whole.read()), np.float32)
 
     def check(self, where: str) -> None:
         """Refuse (``bad-factor``, ``rank-mismatch``) what is no such matrix."""
-        for tensor in self.tensors:
-            check_factor(tensor, "of LoKr", where)
-        if self.a is None or self.b is None:
-            return
-        if self.core is None:
-            check_rank(self.a, self.a.shape[1], self.b, self.b.shape[0], where)
-            return
-        check_factor(self.core, "core", where, least=3)
-        check_rank(self.a, self.a.shape[0], self.core, self.core.shape[0], where)
-        check_rank(self.core, self.core.shape[1], self.b, self.b.shape[0], where)
+        if self.factored is not None:
+            self.factored.check(where, "of LoKr")
+        else:
+            assert self.whole is not None
+            check_factor(self.whole, "of LoKr", where)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
