@@ -21,6 +21,11 @@ KERNEL_DTYPES: dict[np.dtype[Any], int] = {
 }
 
 
+def numbered(array: Array) -> tuple[Array, int]:
+    """An array's bytes ``[rows, columns * itemsize]``, without a copy, and the kernels' number of its dtype."""
+    return array.view(np.uint8), KERNEL_DTYPES[array.dtype]
+
+
 def as_array(given: Any, name: str) -> Array:
     """A 2-D NumPy array over the memory of an array or a torch tensor, of a dtype there are kernels for.
 

@@ -1,4 +1,4 @@
-"""Carrying a plan out into a new file: the base's bytes stream through, and fused weights change on the way.
+"""Executing a plan into a new file: the base's bytes stream through, and fused weights change on the way.
 
 The output's tensor bytes are cut into blocks of about 16 MB. A block is read into a buffer, the rows of fused weights
 in it are fused where they lie, and the buffer is written. Several blocks are under way at once (see ``pipeline``).

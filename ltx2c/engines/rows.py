@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ltx2c.adapters.deltas import LoadedDelta
 from ltx2c.arithmetic import F32, LTX, LTX_WIDE, Arithmetic
-from ltx2c.arrays import KERNEL_DTYPES
+from ltx2c.arrays import numbered
 from ltx2c.dora import rescale
 from ltx2c.fusion import Job, fuse_jobs
 from ltx2c.kernels import codecs
@@ -107,7 +107,7 @@ def _fuse_alone(some: _Range, threads: int, arithmetic: Arithmetic) -> int:
         (count,) = fuse_jobs([Job(target, terms, target, arithmetic)], threads=threads)
         return count
     wide = np.empty(target.shape, np.float32)
-    codecs.cast(*_numbered(target), *_numbered(wide), target.shape[1], threads)
+    codecs.cast(*numbered(target), *numbered(wide), target.shape[1], threads)
     fuse_jobs([Job(wide, terms, wide, F32 if arithmetic is F32 else LTX_WIDE)], threads=threads)
     lengths = last.lengths if last.by_column else last.lengths[some.begin : some.begin + len(target)]
     rescale(wide, lengths, by_column=last.by_column, step=some.deltas[-1].applied.step, threads=threads)
@@ -148,9 +148,4 @@ def _terms(one: Loaded, begin: int, end: int, threads: int) -> Sequence[Term]:
 def _store(target: Array, values: Array, through_bf16: bool, threads: int) -> int:
     """Round ``values`` to the target's dtype and store them; how many are not finite where the target was."""
     wide = np.ascontiguousarray(values, np.float32)
-    return store(wide, *_numbered(target), through_bf16, threads)
-
-
-def _numbered(array: Array) -> tuple[Array, int]:
-    """Its bytes, and the kernels' number of its dtype."""
-    return array.view(np.uint8), KERNEL_DTYPES[array.dtype]
+    return store(wide, *numbered(target), through_bf16, threads)

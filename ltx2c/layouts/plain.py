@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ltx2c.arrays import KERNEL_DTYPES
+from ltx2c.arrays import numbered
 from ltx2c.dtypes import DTYPES
 from ltx2c.kernels import codecs
 from ltx2c.layouts.layout import Array, Companions, Encoded, KernelArithmetic, Working
@@ -39,15 +39,11 @@ class Plain:
         return Working(self.numpy, cast(KernelArithmetic, arithmetic))
 
     def decode(self, codes: Array, companions: Companions, rows: slice, out: Array, threads: int) -> None:
-        codecs.cast(*_numbered(codes), *_numbered(out), codes.shape[1], threads)
+        codecs.cast(*numbered(codes), *numbered(out), codes.shape[1], threads)
 
     def encode(self, values: Array, codes: Array, companions: Companions, rows: slice, threads: int) -> Encoded:
-        overflowed = codecs.cast(*_numbered(values), *_numbered(codes), codes.shape[1], threads)
+        overflowed = codecs.cast(*numbered(values), *numbered(codes), codes.shape[1], threads)
         return Encoded(values.size, values.size, overflowed)
-
-
-def _numbered(array: Array) -> tuple[Array, int]:
-    return array.view(np.uint8), KERNEL_DTYPES[array.dtype]
 
 
 PLAIN = {dtype: Plain(dtype) for dtype in ("BF16", "F32", "F16")}
