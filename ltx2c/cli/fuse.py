@@ -52,13 +52,8 @@ def run(args: argparse.Namespace) -> Result:
     """Fuse, or with ``--dry-run`` say what that would do."""
     inputs = (args.base, args.lora, args.output)
     given = {
-        "arithmetic": args.arithmetic,
-        "nvfp4_scales": args.nvfp4_scales,
+        **options.planning(args),
         "threads": args.threads,
-        "unmatched": args.unmatched,
-        "alpha": args.alpha,
-        "variant": args.variant,
-        "block_weights": args.block_weights,
         "force": args.force,
         "reuse": args.reuse,
         "max_shard_bytes": args.max_shard_size,

@@ -85,12 +85,7 @@ def _created(args: argparse.Namespace) -> Job:
     plan = plan_fuse(
         args.base,
         args.lora,
-        arithmetic=args.arithmetic,
-        unmatched=args.unmatched,
-        nvfp4_scales=args.nvfp4_scales,
-        alpha=args.alpha,
-        block_weights=args.block_weights,
-        variant=args.variant,
+        **options.planning(args),
     )
     return Job.create(
         args.job,

@@ -131,6 +131,12 @@ def add_unmatched(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def planning(args: argparse.Namespace) -> dict[str, Any]:
+    """What the library's functions take of the options that say how to plan a fuse."""
+    names = ("arithmetic", "unmatched", "nvfp4_scales", "alpha", "block_weights", "variant")
+    return {name: getattr(args, name) for name in names}
+
+
 def path(text: str) -> Path:
     """A path, which an empty word is not: to the system that is the current folder."""
     if not text:
