@@ -52,6 +52,8 @@ def fuse_checkpoint(
     alpha: AlphaMode = "stated",
     block_weights: BlockWeights = (),
     variant: str | None = None,
+    out_dtype: str | None = None,
+    keep: Sequence[str] = (),
     force: bool = False,
     reuse: bool = False,
     card: bool = False,
@@ -68,7 +70,7 @@ def fuse_checkpoint(
         adapters: ``(path or open adapter, strength)`` in fusion order; files or sharded folders alike.
         out: the file to write, or the folder where the base is one or is sharded, with all that stands beside the
             weights; it is to be created in a folder that exists.
-        arithmetic, nvfp4_scales, alpha, block_weights, variant: as for ``plan_fuse``.
+        arithmetic, nvfp4_scales, alpha, block_weights, variant, out_dtype, keep: as for ``plan_fuse``.
         threads: to compute with; None for what this process may use.
         unmatched: ``"warn"`` goes on without adapter pairs that have no target in the base, and reports them.
         force: whether to replace ``out`` where it exists.
@@ -88,7 +90,7 @@ def fuse_checkpoint(
             the base) and an output that appears meanwhile is found before a weight is read.
     """
     with opened_plan(
-        base, adapters, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant)
+        base, adapters, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant, out_dtype, keep)
     ) as plan:
         return _write(
             plan,
@@ -249,6 +251,8 @@ def outline_fuse(
     alpha: AlphaMode = "stated",
     block_weights: BlockWeights = (),
     variant: str | None = None,
+    out_dtype: str | None = None,
+    keep: Sequence[str] = (),
     force: bool = False,
     reuse: bool = False,
     max_shard_bytes: int | None = None,
@@ -260,15 +264,15 @@ def outline_fuse(
     Whether the output can be put in place is tried with an empty temporary beside it, which is removed again.
 
     Args:
-        base, adapters, out, arithmetic, threads, unmatched, nvfp4_scales, alpha, block_weights, variant, force, reuse,
-            max_shard_bytes, sha256, expect_sha256: as for ``fuse_checkpoint``.
+        base, adapters, out, arithmetic, threads, unmatched, nvfp4_scales, alpha, block_weights, variant, out_dtype,
+            keep, force, reuse, max_shard_bytes, sha256, expect_sha256: as for ``fuse_checkpoint``.
 
     Raises:
         OSError: as the system raised it.
         RefusedError: as ``fuse_checkpoint``, but for what only fusing shows.
     """
     with opened_plan(
-        base, adapters, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant)
+        base, adapters, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant, out_dtype, keep)
     ) as plan:
         layout, notes = lay_out_whole(plan, out, max_shard_bytes)
         if reuse:
@@ -301,6 +305,8 @@ def verify_checkpoint(
     alpha: AlphaMode = "stated",
     block_weights: BlockWeights = (),
     variant: str | None = None,
+    out_dtype: str | None = None,
+    keep: Sequence[str] = (),
     sample: float = 1.0,
     progress: OnProgress | None = None,
 ) -> VerifyReport:
@@ -308,8 +314,8 @@ def verify_checkpoint(
 
     Args:
         fused: what to check, whatever made it: a file, a folder of shards, or its index.
-        base, adapters, arithmetic, threads, unmatched, nvfp4_scales, alpha, block_weights, variant, progress: as for
-            ``fuse_checkpoint``.
+        base, adapters, arithmetic, threads, unmatched, nvfp4_scales, alpha, block_weights, variant, out_dtype,
+            keep, progress: as for ``fuse_checkpoint``.
         sample: the share of every tensor's rows to compare, above 0 and up to 1.
 
     Raises:
@@ -318,7 +324,7 @@ def verify_checkpoint(
     """
     with (
         opened_plan(
-            base, adapters, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant)
+            base, adapters, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant, out_dtype, keep)
         ) as plan,
         Checkpoint.open(fused) as checked,
     ):

@@ -85,6 +85,8 @@ CODES: Mapping[str, str] = MappingProxyType(
         "nvfp4-codes": "NVFP4 codes that another writer packs the other way round",
         "bad-quantization-metadata": "metadata on quantisation that cannot be read",
         "bad-out-dtype": "an output dtype that there is not",
+        "bad-keep": "what is no sequence of globs, or globs where nothing is converted",
+        "keep-unused": "a glob of weights to keep that fits none",
         "already-quantised": "a quantised weight that would be quantised anew",
         "bad-strength": "a strength that is no finite float32",
         "bad-arithmetic": "an arithmetic that there is not",

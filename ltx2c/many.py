@@ -38,6 +38,8 @@ def fuse_many(
     alpha: AlphaMode = "stated",
     block_weights: BlockWeights = (),
     variant: str | None = None,
+    out_dtype: str | None = None,
+    keep: Sequence[str] = (),
     force: bool = False,
     allow_nonfinite: bool = False,
     max_shard_bytes: int | None = None,
@@ -53,8 +55,8 @@ def fuse_many(
         base: as for ``fuse_checkpoint``.
         outputs: where each result goes -> its adapters with their strengths, as for ``fuse_checkpoint``.
         progress: called now and then, with the bytes of all results.
-        arithmetic, threads, unmatched, nvfp4_scales, alpha, block_weights, variant, force, allow_nonfinite,
-            max_shard_bytes: as for ``fuse_checkpoint``; of all results.
+        arithmetic, threads, unmatched, nvfp4_scales, alpha, block_weights, variant, out_dtype, keep, force,
+            allow_nonfinite, max_shard_bytes: as for ``fuse_checkpoint``; of all results.
 
     Returns:
         For each result its report, or the ``RefusedError`` or ``OSError`` that ``fuse_checkpoint`` would have raised;
@@ -65,7 +67,7 @@ def fuse_many(
     """
     arithmetic_named(arithmetic)
     check_on_unmatched(unmatched)
-    options = Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant)
+    options = Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant, out_dtype, keep)
     found: dict[OutT, Outcome] = {}
     with contextlib.ExitStack() as files:
         checkpoint = (

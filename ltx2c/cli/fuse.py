@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_variant(parser)
     options.add_arithmetic(parser)
+    options.add_out_dtype(parser)
     options.add_threads(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what would be done and write nothing")
     parser.add_argument("--force", action="store_true", help="replace OUT if it exists")
@@ -53,6 +54,7 @@ def run(args: argparse.Namespace) -> Result:
     inputs = (args.base, args.lora, args.output)
     given = {
         **options.planning(args),
+        **options.storing(args),
         "threads": args.threads,
         "force": args.force,
         "reuse": args.reuse,

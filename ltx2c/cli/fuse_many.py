@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("jobs", metavar="JOBS", type=options.path, help="a TOML file with a table for each output")
     options.add_variant(parser)
     options.add_arithmetic(parser)
+    options.add_out_dtype(parser)
     options.add_threads(parser)
     parser.add_argument("--force", action="store_true", help="replace outputs that exist")
     options.add_unmatched(parser)
@@ -49,6 +50,7 @@ def run(args: argparse.Namespace) -> Result:
             args.base,
             jobs,
             **options.planning(args),
+            **options.storing(args),
             threads=args.threads,
             force=args.force,
             allow_nonfinite=args.allow_nonfinite,

@@ -52,6 +52,7 @@ def _add_create(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--units", type=int, metavar="N", help="about how many (default: one for 512 MB)")
     options.add_variant(parser)
     options.add_arithmetic(parser)
+    options.add_out_dtype(parser)
     parser.add_argument("--force", action="store_true", help="replace OUT if it exists")
     options.add_unmatched(parser)
     options.add_strength_options(parser)
@@ -86,6 +87,7 @@ def _created(args: argparse.Namespace) -> Job:
         args.base,
         args.lora,
         **options.planning(args),
+        **options.storing(args),
     )
     return Job.create(
         args.job,

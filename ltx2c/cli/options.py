@@ -105,6 +105,23 @@ def add_arithmetic(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_out_dtype(parser: argparse.ArgumentParser) -> None:
+    """``--out-dtype`` and ``--keep``."""
+    parser.add_argument(
+        "--out-dtype",
+        choices=("bf16", "f16", "f32", "fp8", "fp8-scaled"),
+        help="store weights otherwise than BASE: bf16, f16 or f32 for all that are quantised, whose scales leave the "
+        "file; fp8 or fp8-scaled for those of linear layers that are not (norms, biases and embeddings stay)",
+    )
+    parser.add_argument(
+        "--keep",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="store weights whose keys the glob PATTERN fits as BASE does; repeatable",
+    )
+
+
 def add_allow_nonfinite(parser: argparse.ArgumentParser) -> None:
     """``--allow-nonfinite``."""
     parser.add_argument(
@@ -135,6 +152,11 @@ def planning(args: argparse.Namespace) -> dict[str, Any]:
     """What the library's functions take of the options that say how to plan a fuse."""
     names = ("arithmetic", "unmatched", "nvfp4_scales", "alpha", "block_weights", "variant")
     return {name: getattr(args, name) for name in names}
+
+
+def storing(args: argparse.Namespace) -> dict[str, Any]:
+    """And of the options that say how a result's weights are stored."""
+    return {"out_dtype": args.out_dtype, "keep": args.keep}
 
 
 def path(text: str) -> Path:

@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_loras(parser)
     options.add_variant(parser)
     options.add_arithmetic(parser)
+    options.add_out_dtype(parser)
     options.add_threads(parser)
     options.add_unmatched(parser)
     options.add_strength_options(parser)
@@ -41,6 +42,7 @@ def run(args: argparse.Namespace) -> Result:
             args.base,
             args.lora,
             **options.planning(args),
+            **options.storing(args),
             threads=args.threads,
             sample=args.sample,
             progress=report,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,12 +20,40 @@ Watch = Callable[[TensorFile, int, memoryview], None]
 
 
 class Piece(NamedTuple):
-    """Part of a tensor within a block: ``nbytes`` from the tensor's byte ``start`` on, whole rows where it is fused."""
+    """Part of a tensor within a block: ``nbytes`` from the tensor's byte ``start`` on, whole rows where it is fused.
+
+    Attributes:
+        tensor: of the base.
+        weight: where it is fused or converted.
+        made: bytes of a tensor of the result that is made of none of the base: a new companion, which is known late.
+    """
 
     tensor: StoredTensor
     start: int
     nbytes: int
     weight: WeightInWork | None = None
+    made: int = 0
+
+    @property
+    def converted(self) -> bool:
+        """Whether its bytes in the result are others than the base's in place: those are read aside."""
+        return self.weight is not None and self.weight.converted
+
+    @property
+    def size(self) -> int:
+        """What it takes in the result."""
+        assert self.weight is None or not self.made
+        return self.made or (self.weight.written_bytes(self.nbytes) if self.weight else self.nbytes)
+
+    @property
+    def begin(self) -> int:
+        """Where in the result's tensor it begins."""
+        return self.weight.written_bytes(self.start) if self.weight else self.start
+
+    @property
+    def room(self) -> int:
+        """What it may take in a buffer."""
+        return _room(self.size, self.nbytes) if self.converted else self.size
 
 
 @dataclass
@@ -36,11 +64,13 @@ class Block:
         begin: offset in the output file.
         nbytes: how many.
         pieces: what they are, in order, without gaps.
+        room: what it may take in a buffer: behind the output's bytes lie the base's of what is converted.
     """
 
     begin: int
     nbytes: int = 0
     pieces: list[Piece] = field(default_factory=list)
+    room: int = 0
 
     @property
     def lead(self) -> int:
@@ -50,22 +80,43 @@ class Block:
     def add(self, piece: Piece) -> None:
         """Take one more piece, which follows on the last."""
         self.pieces.append(piece)
-        self.nbytes += piece.nbytes
+        self.nbytes += piece.size
+        self.room += piece.room
 
     def places(self) -> Iterator[tuple[Piece, int]]:
         """Each piece with where its first byte lies in a buffer."""
         at = self.lead
         for piece in self.pieces:
             yield piece, at
-            at += piece.nbytes
+            at += piece.size
 
-    def parts(self, buffer: memoryview) -> list[Part]:
-        """What is to be fused, as it lies in ``buffer``."""
-        return [
-            Part(piece.tensor, piece.start, piece.weight, np.frombuffer(buffer[at : at + piece.nbytes], np.uint8))
-            for piece, at in self.places()
-            if piece.weight is not None and piece.nbytes
-        ]
+    def asides(self) -> Iterator[tuple[Piece, int]]:
+        """Each piece that is converted, with where its bytes of the base lie: as in the file modulo the page size."""
+        at = _aligned(self.lead + self.nbytes)
+        for piece in self.pieces:
+            if piece.converted:
+                at += (piece.tensor.begin + piece.start) % PAGE
+                yield piece, at
+                at = _aligned(at + piece.nbytes)
+
+    def parts(self, buffer: memoryview, asides: memoryview | None = None, like: Block | None = None) -> list[Part]:
+        """What is to be fused, as it lies in ``buffer``.
+
+        Args:
+            asides: another buffer, in which the base's bytes of what is converted lie as they do for the block
+                ``like``: the same pieces, perhaps at another place of their output.
+        """
+        given = buffer if asides is None else asides
+        converted = iter((like or self).asides())
+        parts = []
+        for piece, at in self.places():
+            memory, out = np.frombuffer(buffer[at : at + piece.size], np.uint8), None
+            if piece.converted:
+                _, begin = next(converted)
+                memory, out = np.frombuffer(given[begin : begin + piece.nbytes], np.uint8), memory
+            if piece.weight is not None and piece.nbytes:
+                parts.append(Part(piece.tensor, piece.start, piece.weight, memory, out))
+        return parts
 
     def macs(self, work: Work) -> int:
         """Multiply-adds to fuse it."""
@@ -74,27 +125,32 @@ class Block:
 
 def cut_into_blocks(tensors: Iterable[Placed], work: Work, block_bytes: int) -> Iterator[Block]:
     """Cut tensors, which lie one behind the other, into blocks of at most ``block_bytes`` (or one unit of a weight)."""
-    places = (
-        (piece, begin + piece.start)
-        for output, begin in tensors
-        for piece in cut(
-            Piece(output.source, 0, output.nbytes, work.begin(output.key) if output.nbytes else None),
-            work,
-            block_bytes,
-        )
-    )
-    return gather(places, work, block_bytes)
+    new = work.companions.keys() - work.tensors.keys()
+    return gather(_places(tensors, work, block_bytes, new), work, block_bytes)
+
+
+def _places(
+    tensors: Iterable[Placed], work: Work, block_bytes: int, new: Container[str]
+) -> Iterator[tuple[Piece, int]]:
+    for output, begin in tensors:
+        if output.key in new:
+            yield Piece(output.source, 0, 0, made=output.nbytes), begin
+            continue
+        weight = work.begin(output.key) if output.nbytes else None
+        for piece in cut(Piece(output.source, 0, output.source.nbytes, weight), work, block_bytes):
+            yield piece, begin + piece.begin
 
 
 def cut(piece: Piece, work: Work, block_bytes: int) -> Iterator[Piece]:
     """Cut a piece into parts of about equal size that fit a block: between its units if fused, else its elements."""
-    tensor, start, nbytes, weight = piece
+    tensor, start, nbytes, weight, _ = piece
     unit = max(1, DTYPES[tensor.dtype].bits // 8) if weight is None else work.unit_bytes(tensor.key)
+    room = piece._replace(start=0, nbytes=unit).room
     units = -(-nbytes // unit)
-    parts = max(1, min(units, -(-nbytes // max(1, block_bytes // unit * unit))))
+    parts = max(1, min(units, -(-units // max(1, block_bytes // room))))
     cuts = [start + min(nbytes, unit * (units * part // parts)) for part in range(parts + 1)]
     for begin, end in itertools.pairwise(cuts):
-        yield Piece(tensor, begin, end - begin, weight)
+        yield piece._replace(start=begin, nbytes=end - begin)
 
 
 def gather(places: Iterable[tuple[Piece, int]], work: Work, block_bytes: int) -> Iterator[Block]:
@@ -105,8 +161,8 @@ def gather(places: Iterable[tuple[Piece, int]], work: Work, block_bytes: int) ->
     block: Block | None = None
     deltas = 0
     for piece, begin in places:
-        more = work.delta_bytes(piece.tensor.key)
-        if block is not None and (block.nbytes + piece.nbytes > block_bytes or deltas + more > 2 * block_bytes):
+        more = 0 if piece.made else work.delta_bytes(piece.tensor.key)
+        if block is not None and (block.room + piece.room > block_bytes or deltas + more > 2 * block_bytes):
             yield block
             block, deltas = None, 0
         block = block or Block(begin)
@@ -118,8 +174,23 @@ def gather(places: Iterable[tuple[Piece, int]], work: Work, block_bytes: int) ->
 
 def buffer_bytes(tensors: Iterable[StoredTensor], work: Work, block_bytes: int) -> int:
     """How large a buffer must be for every block: a page before and behind, and room for a weight's largest unit."""
-    units = (work.unit_bytes(tensor.key) for tensor in tensors if tensor.key in work.fusions and tensor.nbytes)
+    units = (_unit_room(tensor.key, work) for tensor in tensors if tensor.key in work.fusions and tensor.nbytes)
     return -(-max([block_bytes, *units]) // PAGE) * PAGE + 2 * PAGE
+
+
+def _unit_room(key: str, work: Work) -> int:
+    unit = work.unit_bytes(key)
+    stored, written = work.way(key)
+    return unit if stored.layout == written.layout else _room(work.written_bytes(key, unit), unit)
+
+
+def _room(size: int, aside: int) -> int:
+    """Of a converted piece: its bytes in the result, and the base's in pages of their own."""
+    return size + aside + 2 * PAGE
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // PAGE) * PAGE
 
 
 def read_block(block: Block, buffer: memoryview, watch: Watch | None = None) -> None:
@@ -127,28 +198,46 @@ def read_block(block: Block, buffer: memoryview, watch: Watch | None = None) -> 
 
     ``watch`` is shown the bytes as they are read.
     """
-    at = block.lead
-    for file, offset, nbytes in _runs(block.pieces):
-        if at == block.lead:
-            file.read_block(buffer, at, nbytes, offset)
+    for run in (*_runs(block), *_aside_runs(block)):
+        if run.alone:
+            run.file.read_block(buffer, run.at, run.nbytes, run.offset)
         else:  # the page before belongs to what was read last
-            file.read_into(buffer[at : at + nbytes], offset)
+            run.file.read_into(buffer[run.at : run.at + run.nbytes], run.offset)
         if watch is not None:
-            watch(file, offset, buffer[at : at + nbytes])
-        at += nbytes
+            watch(run.file, run.offset, buffer[run.at : run.at + run.nbytes])
     for piece in block.pieces:
         if piece.weight is not None:
             piece.weight.load()
 
 
-def _runs(pieces: Sequence[Piece]) -> Iterator[tuple[TensorFile, int, int]]:
-    """Pieces' bytes as (file, offset, length), adjoining ones joined."""
-    file, offset, nbytes = pieces[0].tensor.file, 0, 0
-    for tensor, start, size, _ in pieces:
-        if nbytes and (tensor.file is not file or tensor.begin + start != offset + nbytes):
-            yield file, offset, nbytes
-            nbytes = 0
-        if not nbytes:
-            file, offset = tensor.file, tensor.begin + start
-        nbytes += size
-    yield file, offset, nbytes
+class _Run(NamedTuple):
+    """Bytes of a file that are read in one go, and where they go; ``alone`` where the pages before hold nothing."""
+
+    file: TensorFile
+    offset: int
+    nbytes: int
+    at: int
+    alone: bool
+
+
+def _runs(block: Block) -> Iterator[_Run]:
+    """What is read to its place in the output, adjoining pieces joined."""
+    run: _Run | None = None
+    for piece, at in block.places():
+        if piece.converted or piece.made:
+            continue
+        file, offset = piece.tensor.file, piece.tensor.begin + piece.start
+        if run is not None and file is run.file and (offset, at) == (run.offset + run.nbytes, run.at + run.nbytes):
+            run = run._replace(nbytes=run.nbytes + piece.nbytes)
+        else:
+            if run is not None and run.nbytes:
+                yield run
+            run = _Run(file, offset, piece.nbytes, at, at == block.lead)
+    if run is not None and run.nbytes:
+        yield run
+
+
+def _aside_runs(block: Block) -> Iterator[_Run]:
+    for piece, at in block.asides():
+        if piece.nbytes:
+            yield _Run(piece.tensor.file, piece.tensor.begin + piece.start, piece.nbytes, at, True)

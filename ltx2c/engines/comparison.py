@@ -35,8 +35,8 @@ class Comparison:
 
     def __init__(self, opened: OpenedPlan, fused: Checkpoint, sample: float, threads: int) -> None:
         self._work = work_of(opened)
-        self._companions = {spec.key for one in self._work.weights.values() for spec in one.companions.values()}
-        self.tally = Tally(self._companions.union(self._work.weights))
+        self._companions = self._work.companions
+        self.tally = Tally({*self._companions, *self._work.weights})
         self._fused = fused
         self._sample = sample
         self._shares = split_threads(threads)
@@ -48,7 +48,7 @@ class Comparison:
         """Compare the tensors of these names. A companion is compared with the weight that it belongs to."""
         tensors = [self._work.tensors[key] for key in keys if key not in self._companions]
         runs = [(tensor, list(self._sampled(tensor))) for tensor in tensors]
-        bytes_total = sum(run.nbytes for _, pieces in runs for run in pieces)
+        bytes_total = sum(run.size for _, pieces in runs for run in pieces)
         macs_total = sum(self._work.macs(tensor.key, run.nbytes) for tensor, pieces in runs for run in pieces)
         self._half = buffer_bytes(tensors, self._work, BLOCK_BYTES)
         blocks = run_pipeline(
@@ -63,28 +63,29 @@ class Comparison:
                 streamed += block.nbytes
                 self.tally.macs += block.macs(self._work)
                 for piece, compared in zip(block.pieces, found, strict=True):
-                    self.tally.add(piece.tensor.key, compared, piece.nbytes)
+                    self.tally.add(piece.tensor.key, compared, piece.size)
                     if piece.weight is not None:
                         self._compare_companions(piece, piece.weight)
                 if progress is not None:
                     progress(Progress(streamed, bytes_total, self.tally.macs, macs_total))
 
     def _sampled(self, tensor: StoredTensor) -> Iterator[Piece]:
-        stored = self._work.weights.get(tensor.key)
-        by_columns = any(one.whole for one in self._work.fusions.get(tensor.key, ()))
-        if stored is not None and (stored.layout.whole or by_columns):  # no row of it can be told without all
+        if tensor.key not in self._work.fusions or not tensor.nbytes:
+            return sampled(tensor, self._sample, 1)
+        unit = self._work.unit_bytes(tensor.key)
+        if unit == tensor.nbytes:  # no row of it can be told without all
             return sampled(tensor, 1, 1)
-        return sampled(tensor, self._sample, stored.layout.granule_rows if stored else 1)
+        return sampled(tensor, self._sample, unit // row_bytes(tensor))
 
     def _places(self, runs: Iterable[tuple[StoredTensor, list[Piece]]]) -> Iterator[tuple[Piece, int]]:
         for tensor, pieces in runs:
             weight = self._work.begin(tensor.key, sum(piece.nbytes for piece in pieces)) if pieces else None
             for run in pieces:
                 for piece in cut(run._replace(weight=weight), self._work, BLOCK_BYTES):
-                    yield piece, tensor.begin + piece.start
+                    yield piece, tensor.begin + piece.begin
 
     def _read(self, block: Block, buffer: memoryview) -> None:
-        theirs = [Piece(self._fused.tensors[piece.tensor.key], piece.start, piece.nbytes) for piece in block.pieces]
+        theirs = [Piece(self._fused.tensors[piece.tensor.key], piece.begin, piece.size) for piece in block.pieces]
         read_block(Block(block.begin, block.nbytes, theirs), buffer[self._half :])
         read_block(block, buffer[: self._half])
 
@@ -92,34 +93,36 @@ class Comparison:
         self._fuser.fuse(block.parts(buffer[: self._half]))
         found = []
         for piece, at in block.places():
-            ours, theirs = (buffer[start + at : start + at + piece.nbytes] for start in (0, self._half))
-            found.append(compare(ours, theirs, piece.tensor.dtype))
+            ours, theirs = (buffer[start + at : start + at + piece.size] for start in (0, self._half))
+            found.append(
+                compare(ours, theirs, piece.weight.written.codes.dtype if piece.weight else piece.tensor.dtype)
+            )
         return found
 
     def _compare_companions(self, piece: Piece, weight: WeightInWork) -> None:
         """Of the rows that were compared; in whole where one companion is for all of them."""
-        stored = weight.stored
+        written = weight.written
         part: slice | EllipsisType = ...
-        if not stored.layout.whole:
-            granule = row_bytes(piece.tensor) * stored.layout.granule_rows
+        if not written.layout.whole:
+            granule = row_bytes(piece.tensor) * written.layout.granule_rows
             part = slice(piece.start // granule, -(-(piece.start + piece.nbytes) // granule))
         theirs = self._companions_of(weight)
-        for role, spec in stored.companions.items():
+        for role, spec in written.companions.items():
             if role in theirs:
-                both = (np.ascontiguousarray(array[part]) for array in (weight.companions[role], theirs[role]))
+                both = (np.ascontiguousarray(array[part]) for array in (weight.results[role], theirs[role]))
                 ours, other = (array.reshape(-1).view(np.uint8).data for array in both)
                 self.tally.add(spec.key, compare(ours, other, spec.dtype), len(ours))
 
     def _companions_of(self, weight: WeightInWork) -> dict[str, Array]:
         """The fused file's companions of the weight that is being compared, by role: read once for all its parts."""
         if self._theirs[0] is not weight:
-            found = {role: self._fused.tensors.get(spec.key) for role, spec in weight.stored.companions.items()}
+            found = {role: self._fused.tensors.get(spec.key) for role, spec in weight.written.companions.items()}
             self._theirs = (
                 weight,
                 {
                     role: tensor.read()
                     for role, tensor in found.items()
-                    if tensor is not None and (tensor.dtype, tensor.shape) == weight.stored.companions[role][1:]
+                    if tensor is not None and (tensor.dtype, tensor.shape) == weight.written.companions[role][1:]
                 },
             )
         return self._theirs[1]

@@ -84,7 +84,7 @@ def fill(
     work = work_of(opened)
     watch = digests.feed if digests is not None else None
     stream = Stream(work, threads, block_bytes=BLOCK_BYTES, watch=watch, measure=True)
-    with ResultWriter(layout, work.weights.values(), nonfinite, digests) as writer:
+    with ResultWriter(layout, work.written.values(), nonfinite, digests) as writer:
         for file in layout.files:
             writer.begin(file, staged.file(file.name), stream.buffers[0])
             blocks = stream.run(cut_into_blocks(file.tensors, work, BLOCK_BYTES))

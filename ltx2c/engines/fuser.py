@@ -12,13 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ltx2c import layouts
 from ltx2c.arithmetic import KERNEL_ARITHMETICS, Arithmetic
 from ltx2c.dtypes import DTYPES
 from ltx2c.engines.rows import Rows, fuse_rows
 from ltx2c.engines.weights import WeightInWork, row_bytes
 from ltx2c.files import StoredTensor
 from ltx2c.files.buffers import allocate
-from ltx2c.layouts import DeltaSize, Loss, measure_delta
+from ltx2c.layouts import DeltaSize, Encoded, Loss, measure_delta
+from ltx2c.reference import BFLOAT16
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
@@ -28,12 +30,21 @@ WORKING_BYTES = 8 << 20
 
 
 class Part(NamedTuple):
-    """Whole rows of a weight, from its byte ``start`` on, as they lie in ``memory``."""
+    """Whole rows of a weight, from its byte ``start`` on, as they lie in ``memory``.
+
+    ``out``: where they go, of a weight that is converted; others are fused in place.
+    """
 
     tensor: StoredTensor
     start: int
     weight: WeightInWork
     memory: Bytes
+    out: Bytes | None = None
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the kernels take its bytes as they lie."""
+        return self.out is None and self.weight.stored.layout.in_place
 
 
 class Fused(NamedTuple):
@@ -66,11 +77,11 @@ class Fuser:
         if not parts:
             return Fused(Counter(), Counter())
         with self._worker() as worker:
-            fused = self._fuse_in_place([part for part in parts if part.weight.stored.layout.in_place], worker)
+            fused = self._fuse_in_place([part for part in parts if part.in_place], worker)
             total = Loss()
             for part in parts:
-                if not part.weight.stored.layout.in_place:
-                    loss = self._recode(part, worker)
+                if not part.in_place:
+                    loss = self._recode(part, worker) if part.out is None else self._convert(part, part.out, worker)
                     fused.nonfinite[part.tensor.key] += loss.encoded.nonfinite
                     fused.unencodable[part.tensor.key] += loss.encoded.unencodable
                     total += loss
@@ -117,6 +128,31 @@ class Fuser:
             loss += self._encode(weight, values, codes, rows, worker)
         return loss
 
+    def _convert(self, part: Part, out: Bytes, worker: _Worker) -> Loss:
+        """Decode, fuse and encode in another layout. Where ``out`` overlaps what is decoded, it begins before that."""
+        weight, codes = part.weight, _stored_rows(part)
+        source, target = weight.stored, weight.written
+        results = _as_rows(out, target.codes.dtype, len(codes))
+        columns, rows = math.prod(source.shape[1:]), _rows(part, len(codes))
+        working = layouts.working(source, target, self._arithmetic.name)
+        granules = max(1, WORKING_BYTES // (source.layout.granule_rows * columns * working.dtype.itemsize))
+        whole = weight.whole or target.layout.whole
+        step = len(codes) if whole else granules * source.layout.granule_rows
+        values = worker.working((min(step, len(codes)), columns), working.dtype)
+        encoded = Encoded()
+        for begin in range(0, len(codes), step):
+            some = slice(begin, min(begin + step, len(codes)))
+            of_weight = slice(rows.start + some.start, rows.start + some.stop)
+            decoded = values[: some.stop - some.start]
+            source.layout.decode(codes[some], weight.companions, of_weight, decoded, worker.threads)
+            fused = [Rows(decoded, of_weight.start, weight.loaded)]
+            (nonfinite,) = fuse_rows(fused, worker.threads, KERNEL_ARITHMETICS[working.arithmetic])
+            if working.arithmetic == "ltx" and working.dtype != BFLOAT16:
+                layouts.round_to_bf16(decoded, worker.threads)  # rows that nothing enters too
+            found = layouts.convert(target.layout, decoded, results[some], weight.results, of_weight, worker.threads)
+            encoded += Encoded(0, 0, found.nonfinite + nonfinite, found.unencodable)
+        return Loss(encoded)
+
     def _encode(self, weight: WeightInWork, values: Array, codes: Array, rows: slice, worker: _Worker) -> Loss:
         layout, companions = weight.stored.layout, weight.companions
         size = measure_delta(layout, values, codes, companions, rows) if self._measure else DeltaSize()
@@ -138,9 +174,13 @@ class _Worker:
 
 
 def _stored_rows(part: Part) -> Array:
-    dtype = DTYPES[part.tensor.dtype].numpy
+    return _as_rows(part.memory, part.tensor.dtype, len(part.memory) // row_bytes(part.tensor))
+
+
+def _as_rows(memory: Bytes, name: str, rows: int) -> Array:
+    dtype = DTYPES[name].numpy
     assert dtype is not None
-    return part.memory.view(dtype).reshape(len(part.memory) // row_bytes(part.tensor), -1)
+    return memory.view(dtype).reshape(rows, -1)
 
 
 def _rows(part: Part, count: int) -> slice:

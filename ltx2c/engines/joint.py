@@ -36,7 +36,7 @@ class JointWeight(WeightInWork):
         with self._loading:
             if self._loaded is None:
                 known, failed = self._load_each_once()
-                self.companions = {role: tensor.read() for role, tensor in self._beside.items()}
+                self._hold({role: tensor.read() for role, tensor in self._beside.items()})
                 self.failed = {
                     number: failed[place]
                     for number, weight in enumerate(self.of)
@@ -88,9 +88,10 @@ def joint_work(works: Sequence[Work], load: Load) -> JointWork:
         for key, deltas in work.fusions.items():
             fusions[key] = tuple(dict.fromkeys((*fusions.get(key, ()), *deltas)))
     weights = {key: stored for work in works for key, stored in work.weights.items()}
+    written = {key: stored for work in works for key, stored in work.written.items()}
 
     first = works[0]
-    return JointWork(first.tensors, fusions, weights, first.arithmetic, load, works=tuple(works))
+    return JointWork(first.tensors, fusions, weights, written, first.arithmetic, load, works=tuple(works))
 
 
 class Products:

@@ -41,9 +41,9 @@ class Late:
 
     def put(self, weight: WeightInWork) -> None:
         """Take the companions of a weight that has been fused."""
-        for role, spec in weight.stored.companions.items():
+        for role, spec in weight.written.companions.items():
             name, begin = self._places[spec.key]
-            data = np.ascontiguousarray(weight.companions[role]).reshape(-1).view(np.uint8).data
+            data = np.ascontiguousarray(weight.results[role]).reshape(-1).view(np.uint8).data
             passed = min(len(data), max(0, self._passed.get(name, 0) - begin))
             if passed:
                 self._patch(name, begin, data[:passed])

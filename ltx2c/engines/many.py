@@ -135,7 +135,7 @@ class _Result:
         self.staged = self._own.enter_context(stage(destination))
         nonfinite = Nonfinite(opened.plan.base.path, allowed=self.allow_nonfinite)
         self.work = work_of(opened)
-        self.writer = self._own.enter_context(ResultWriter(layout, self.work.weights.values(), nonfinite))
+        self.writer = self._own.enter_context(ResultWriter(layout, self.work.written.values(), nonfinite))
         opened.sources.check_unchanged()
 
     def publish(self) -> None:
@@ -255,7 +255,7 @@ class _Maker:
                 continue
             buffer = buffers.copies[at]
             np.copyto(np.frombuffer(buffer[own.lead : own.lead + own.nbytes], np.uint8), whole)
-            parts = own.parts(buffer)
+            parts = own.parts(buffer, buffers.base, block)
             if products is not None:
                 parts = [part._replace(weight=products.share(part.weight)) for part in parts]
             made.append(_Made(own, self._fuser.fuse(parts)))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ltx2c.engines.provenance import described, provenance
+from ltx2c.engines.provenance import Described, provenance
 from ltx2c.errors import RefusedError
 from ltx2c.files import TensorFile
 from ltx2c.files.checkpoint import Component
 from ltx2c.files.index import INDEX_SUFFIX, Index, is_shard_name, split_index_name
 from ltx2c.files.layout import FileLayout, OutputLayout, OutputTensor, plan_file
 from ltx2c.plan.opened import OpenedPlan
-from ltx2c.plan.written import written_components
+from ltx2c.plan.written import written_components, written_tensors
 
 
 def lay_out(
@@ -37,12 +37,14 @@ def lay_out(
     """
     plan, sources = opened
     base = sources.base
-    ours = provenance(plan, base.metadata, adapter_sha256, request)
-    made = {tensor.source: tensor for tensor in outputs(opened)}
+    ours = Described(plan, provenance(plan, base.metadata, adapter_sha256, request))
+    made: dict[str, list[OutputTensor]] = {}
+    for tensor in outputs(opened):
+        made.setdefault(tensor.source.key, []).append(tensor)
     files: list[FileLayout] = []
     texts: dict[str, bytes] = {}
     for component in written_components(base, plan.weights):
-        tensors = [made[source] for source in component.tensors.values()]
+        tensors = [tensor for key in component.tensors for tensor in made.get(key, ())]
         if max_shard_bytes is None:
             parts, index_name = _as_sharded(component, tensors, ours), component.index_name
         else:
@@ -56,24 +58,20 @@ def lay_out(
 
 
 def outputs(opened: OpenedPlan) -> tuple[OutputTensor, ...]:
-    """The result's tensors, in the base's key order: what fused weights write, and copies of all others."""
-    written = {spec.key: spec for stored in opened.plan.weights.values() for spec in stored.outputs}
-    return tuple(
-        OutputTensor(*written[key], source) if key in written else OutputTensor.copy_of(source)
-        for key, source in opened.sources.base.tensors.items()
-    )
+    """The result's tensors, in the base's key order: what changed weights write, and copies of all others."""
+    return written_tensors(opened.sources.base, opened.plan.weights, opened.plan.written)
 
 
-def _as_sharded(component: Component, tensors: Iterable[OutputTensor], ours: str) -> tuple[FileLayout, ...]:
+def _as_sharded(component: Component, tensors: Iterable[OutputTensor], ours: Described) -> tuple[FileLayout, ...]:
     groups: dict[TensorFile, list[OutputTensor]] = {file: [] for file in component.files}
     for tensor in tensors:
         groups[tensor.source.file].append(tensor)
     names = _names(component)
-    return tuple(plan_file(names[file], group, described(file.metadata, ours)) for file, group in groups.items())
+    return tuple(plan_file(names[file], group, ours.metadata(file.metadata, group)) for file, group in groups.items())
 
 
 def _sharded_anew(
-    component: Component, tensors: Iterable[OutputTensor], ours: str, max_shard_bytes: int
+    component: Component, tensors: Iterable[OutputTensor], ours: Described, max_shard_bytes: int
 ) -> tuple[tuple[FileLayout, ...], str]:
     """The shards, and what their index is called."""
     if max_shard_bytes < 1:
@@ -84,8 +82,8 @@ def _sharded_anew(
     metadata: dict[str, str] = {}
     for file in component.files:
         metadata = {**file.metadata, **metadata}
-    entry = described(metadata, ours)
-    return tuple(plan_file(name, group, entry) for name, group in zip(names, groups, strict=True)), f"{stem}{suffix}"
+    files = (plan_file(name, group, ours.metadata(metadata, group)) for name, group in zip(names, groups, strict=True))
+    return tuple(files), f"{stem}{suffix}"
 
 
 def _names(component: Component) -> dict[TensorFile, str]:
@@ -133,4 +131,5 @@ def _index(files: Iterable[FileLayout], component: Component) -> bytes:
     placed = {one.tensor.key: (file.name, one.tensor.nbytes) for file in files for one in file.tensors}
     base = component.index or Index({}, {key: "" for key in component.tensors})
     metadata = {**base.metadata, "total_size": sum(nbytes for _, nbytes in placed.values())}
-    return Index(metadata, {key: placed[key][0] for key in base.weight_map}, base.others).as_bytes()
+    order = dict.fromkeys([*(key for key in base.weight_map if key in placed), *placed])
+    return Index(metadata, {key: placed[key][0] for key in order}, base.others).as_bytes()

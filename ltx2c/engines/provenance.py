@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from ltx2c.files.layout import OutputTensor
 from ltx2c.files.packed import parse_packed
+from ltx2c.layouts import declared_anew
 from ltx2c.plan import Plan
 from ltx2c.plan.sources import Source
 from ltx2c.version import __version__
 
 KEY = "ltx2c"
 VERSION = 1
+
+# What ComfyUI calls FP8 with one scale, which it does not know by the scale alone.
+SCALED_FORMAT = "float8_e4m3fn"
 
 # Facts of a base that are untrue of what is fused from it: digests of its weights, and when it was made.
 STALE = ("modelspec.hash_sha256", "modelspec.date", "sshs_*hash")
@@ -47,10 +52,23 @@ def provenance(
     return json.dumps(entry)
 
 
-def described(metadata: Mapping[str, str], entry: str) -> dict[str, str]:
-    """A file's metadata with what is stale left out and ours put in."""
-    kept = {key: value for key, value in metadata.items() if not any(fnmatchcase(key, stale) for stale in STALE)}
-    return {**kept, KEY: entry}
+class Described:
+    """Puts into files' metadata what a plan made of them."""
+
+    def __init__(self, plan: Plan, entry: str) -> None:
+        """``entry``: from ``provenance``."""
+        self._entry = entry
+        self._converted = {key: one for key, one in plan.written.items() if one.layout != plan.weights[key].layout}
+
+    def metadata(self, before: Mapping[str, str], tensors: Iterable[OutputTensor]) -> dict[str, str]:
+        """A file's metadata with what is stale left out and ours put in; ``tensors``: those in it."""
+        kept = {key: value for key, value in before.items() if not any(fnmatchcase(key, stale) for stale in STALE)}
+        held = [key for key in (tensor.key for tensor in tensors) if key in self._converted]
+        if held:
+            modules = {key: key.removesuffix(".weight") for key in held}
+            scaled = {modules[key]: SCALED_FORMAT for key in held if self._converted[key].companions}
+            kept = declared_anew(kept, modules.values(), scaled)
+        return {**kept, KEY: self._entry}
 
 
 def _described(source: Source) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Residency:
         self._sources = sources
         self._memory = memory
         self._owners = planned.owners
-        self._work = Work(sources.base.tensors, {}, planned.weights, planned.arithmetic, load)
+        self._work = Work(sources.base.tensors, {}, planned.weights, planned.weights, planned.arithmetic, load)
         self._threads = threads
 
     @property

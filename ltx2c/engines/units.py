@@ -21,7 +21,7 @@ from ltx2c.engines.weights import WeightInWork, row_bytes, work_of
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.header import PAGE
 from ltx2c.files.layout import FileLayout, OutputLayout, Placed
-from ltx2c.layouts import StoredWeight, TensorSpec
+from ltx2c.layouts import StoredWeight
 from ltx2c.plan.opened import OpenedPlan
 
 Put = Callable[[str, int, memoryview], None]
@@ -56,9 +56,7 @@ class UnitFuser:
         self._places = {
             placed.tensor.key: (file.name, placed.begin) for file in layout.files for placed in file.tensors
         }
-        self._companions = {
-            spec.key: (stored, spec) for stored in self._work.weights.values() for spec in stored.companions.values()
-        }
+        self._companions = self._work.companions
 
     def cut(self, count: int) -> list[Unit]:
         """Cut the tensors' bytes into about ``count`` units of about equal size, at least one for each file.
@@ -88,8 +86,10 @@ class UnitFuser:
         """Where a file can be cut at or before ``offset``, which lies in a tensor."""
         tensor, begin = placed
         if tensor.key in self._work.fusions:
-            unit = self._work.unit_bytes(tensor.source.key)
+            unit = self._work.written_bytes(tensor.key, self._work.unit_bytes(tensor.key))
             return begin + (offset - begin) // unit * unit
+        if tensor.key in self._companions and tensor.key not in self._work.tensors:
+            return begin
         return max(begin, offset // PAGE * PAGE)
 
     def make(self, unit: Unit, put: Put, done: Nothing = lambda: None) -> Fused:
@@ -109,7 +109,7 @@ class UnitFuser:
         for tensor, begin in self._overlapping(unit):
             if tensor.key not in self._companions:
                 span = _Span(max(0, unit.begin - begin), min(tensor.nbytes, unit.end - begin))
-                spans[tensor.source.key] = span
+                spans[tensor.key] = self._of_base(tensor.key, span)
         return self._fuse(spans, put, done)
 
     def read(self, unit: Unit) -> bytearray:
@@ -134,10 +134,12 @@ class UnitFuser:
         """What of the base's tensors is to be read and fused for a range of any bytes."""
         spans: dict[str, _Span] = {}
         for tensor, begin in self._overlapping(unit):
-            key, span = tensor.source.key, _Span(max(0, unit.begin - begin), min(tensor.nbytes, unit.end - begin))
-            if tensor.key in self._companions:
-                stored, spec = self._companions[tensor.key]
-                key, span = stored.key, self._behind(stored, spec, span)
+            key, span = tensor.key, _Span(max(0, unit.begin - begin), min(tensor.nbytes, unit.end - begin))
+            if key in self._companions:
+                written = self._companions[key]
+                key, span = written.key, self._behind(written, key, span)
+            else:
+                span = self._of_base(key, span)
             if key in self._work.fusions:
                 whole = self._work.unit_bytes(key)
                 stop = min(self._work.tensors[key].nbytes, -(-span.stop // whole) * whole)
@@ -146,13 +148,23 @@ class UnitFuser:
             spans[key] = _Span(min(known.start, span.start), max(known.stop, span.stop))
         return spans
 
-    def _behind(self, stored: StoredWeight, spec: TensorSpec, span: _Span) -> _Span:
+    def _of_base(self, key: str, span: _Span) -> _Span:
+        """The base's bytes that some bytes of a tensor come from: whole rows where it is converted."""
+        if key not in self._work.fusions:
+            return span
+        way, source = self._work.way(key), self._work.tensors[key]
+        if way.stored.layout == way.written.layout:
+            return span
+        row = self._work.written_bytes(key, row_bytes(source))
+        return _Span(span.start // row * row_bytes(source), -(-span.stop // row) * row_bytes(source))
+
+    def _behind(self, written: StoredWeight, companion: str, span: _Span) -> _Span:
         """The bytes of a weight that some bytes of its companion come from."""
-        weight = self._work.tensors[stored.key]
-        if stored.layout.whole:
+        weight = self._work.tensors[written.key]
+        if written.layout.whole:
             return _Span(0, weight.nbytes)
-        scale = row_bytes(self._work.tensors[spec.key])
-        granule = row_bytes(weight) * stored.layout.granule_rows
+        scale = row_bytes(self._work.tensors[companion])
+        granule = row_bytes(weight) * written.layout.granule_rows
         return _Span(span.start // scale * granule, min(weight.nbytes, -(-span.stop // scale) * granule))
 
     def _fuse(self, spans: dict[str, _Span], put: Put, done: Nothing) -> Fused:
@@ -175,29 +187,29 @@ class UnitFuser:
             weight = self._work.begin(key, stop - start)
             whole = Piece(self._work.tensors[key], start, stop - start, weight)
             for piece in cut(whole, self._work, self._stream.block_bytes):
-                yield piece, self._places[key][1] + piece.start
+                yield piece, self._places[key][1] + piece.begin
 
     def _runs(self, block: Block, buffer: memoryview) -> Iterator[tuple[str, int, memoryview]]:
         """A block's bytes as they lie in the result, adjoining pieces joined."""
         file, offset, begin, end = "", 0, 0, 0
         for piece, at in block.places():
             name, place = self._places[piece.tensor.key]
-            place += piece.start
+            place += piece.begin
             if end > begin and (name, place) != (file, offset + end - begin):
                 yield file, offset, buffer[begin:end]
                 begin = end
             if end == begin:
                 file, offset, begin = name, place, at
-            end = at + piece.nbytes
+            end = at + piece.size
         if end > begin:
             yield file, offset, buffer[begin:end]
 
     def _put_companions(self, piece: Piece, weight: WeightInWork, put: Put) -> None:
         """The part of a weight's companions that comes from some of its rows."""
-        layout = weight.stored.layout
-        for role, spec in weight.stored.companions.items():
+        layout = weight.written.layout
+        for role, spec in weight.written.companions.items():
             name, begin = self._places[spec.key]
-            data = np.ascontiguousarray(weight.companions[role]).reshape(-1).view(np.uint8).data
+            data = np.ascontiguousarray(weight.results[role]).reshape(-1).view(np.uint8).data
             low, high = 0, len(data)
             if not layout.whole:
                 scale = row_bytes(self._work.tensors[spec.key])

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
 from ltx2c.adapters.deltas import LoadedDelta
 from ltx2c.arithmetic import Arithmetic
+from ltx2c.dtypes import DTYPES
 from ltx2c.engines.rows import Loaded
 from ltx2c.files import StoredTensor
-from ltx2c.layouts import StoredWeight
+from ltx2c.layouts import StoredWeight, TensorSpec, new_companions
 from ltx2c.plan import Deltas, Fusions
 from ltx2c.plan.opened import OpenedPlan
 from ltx2c.plan.sources import DeltaRef
@@ -26,20 +28,29 @@ Place = tuple[Path, str]
 """Of a delta: its adapter's place, and its key there."""
 
 
+class Way(NamedTuple):
+    """How the base stores a weight, and how the result does."""
+
+    stored: StoredWeight
+    written: StoredWeight
+
+
 class WeightInWork:
     """What the parts of one weight share: read when the first of them is, and let go with the last.
 
     Attributes:
-        stored: how it is stored.
-        companions: once loaded, role -> the base's companion; then what encoding made of it.
+        stored: how the base stores it.
+        written: how the result does.
+        companions: once loaded, role -> the base's companion; then what encoding made of it, unless the weight is
+            converted.
+        results: role -> a companion of the result: the same arrays, or those of a converted weight.
     """
 
-    def __init__(
-        self, stored: StoredWeight, deltas: Deltas, load: Load, beside: Mapping[str, StoredTensor], nbytes: int
-    ) -> None:
-        """``beside``: the companions' tensors by role. ``nbytes``: of the parts that will be fused."""
-        self.stored = stored
+    def __init__(self, way: Way, deltas: Deltas, load: Load, beside: Mapping[str, StoredTensor], nbytes: int) -> None:
+        """``beside``: the companions' tensors by role. ``nbytes``: of the parts that will be fused, as stored."""
+        self.stored, self.written = way
         self.companions: dict[str, Array] = {}
+        self.results: dict[str, Array] = {}
         self._deltas = deltas
         self._load = load
         self._beside = beside
@@ -51,13 +62,26 @@ class WeightInWork:
         """Read companions and deltas, unless that was done. Raises as ``StoredTensor.read`` does."""
         with self._loading:
             if self._loaded is None:
-                self.companions = {role: tensor.read() for role, tensor in self._beside.items()}
+                self._hold({role: tensor.read() for role, tensor in self._beside.items()})
                 self._loaded = [Loaded(self._load(one.delta), one) for one in self._deltas]
 
     def take(self, known: Mapping[Place, LoadedDelta], companions: Mapping[str, Array]) -> None:
         """Be loaded with what another has read; companions are copied."""
-        self.companions = {role: array.copy() for role, array in companions.items()}
+        self._hold({role: array.copy() for role, array in companions.items()})
         self._loaded = [Loaded(known[place], one) for place, one in zip(self.places, self._deltas, strict=True)]
+
+    def _hold(self, companions: dict[str, Array]) -> None:
+        self.companions = companions
+        self.results = new_companions(self.written) if self.converted else companions
+
+    @property
+    def converted(self) -> bool:
+        """Whether the result stores it in another layout than the base."""
+        return self.written.layout != self.stored.layout
+
+    def written_bytes(self, nbytes: int) -> int:
+        """What so many stored bytes, whole rows, take in the result."""
+        return written_bytes(Way(self.stored, self.written), nbytes)
 
     @property
     def places(self) -> list[Place]:
@@ -89,12 +113,13 @@ class WeightInWork:
 
 @dataclass(frozen=True)
 class Work:
-    """Which weights of a base are fused, with what, and how.
+    """Which weights of a base are fused or converted, with what, and how.
 
     Attributes:
         tensors: the base's.
-        fusions: what is fused into each weight.
-        weights: how each of these is stored.
+        fusions: what is fused into each weight; nothing into one that is converted alone.
+        weights: how the base stores each of these.
+        written: how the result does.
         arithmetic: what is computed.
         load: reads a delta.
     """
@@ -102,6 +127,7 @@ class Work:
     tensors: Mapping[str, StoredTensor] = field(repr=False)
     fusions: Fusions = field(repr=False)
     weights: Mapping[str, StoredWeight] = field(repr=False)
+    written: Mapping[str, StoredWeight] = field(repr=False)
     arithmetic: Arithmetic
     load: Load = field(repr=False)
 
@@ -109,20 +135,31 @@ class Work:
         """A weight of which ``nbytes`` (all, when None) are going to be fused; None where nothing is fused into it."""
         return WeightInWork(*self.shared(key, nbytes)) if key in self.fusions else None
 
-    def shared(
-        self, key: str, nbytes: int | None
-    ) -> tuple[StoredWeight, Deltas, Load, Mapping[str, StoredTensor], int]:
+    def shared(self, key: str, nbytes: int | None) -> tuple[Way, Deltas, Load, Mapping[str, StoredTensor], int]:
         """What the parts of a fused weight share, as ``WeightInWork`` takes it."""
-        stored = self.weights[key]
-        beside = {role: self.tensors[spec.key] for role, spec in stored.companions.items()}
+        way = self.way(key)
+        beside = {role: self.tensors[spec.key] for role, spec in way.stored.companions.items()}
         whole = self.tensors[key].nbytes
-        return stored, self.fusions[key], self.load, beside, whole if nbytes is None else nbytes
+        return way, self.fusions[key], self.load, beside, whole if nbytes is None else nbytes
+
+    def way(self, key: str) -> Way:
+        """How a weight is stored, and how the result stores it."""
+        return Way(self.weights[key], self.written[key])
+
+    @property
+    def companions(self) -> dict[str, StoredWeight]:
+        """Companion key -> the weight that it belongs to, in the result."""
+        return {spec.key: one for one in self.written.values() for spec in one.companions.values()}
 
     def unit_bytes(self, key: str) -> int:
         """Bytes of what must stay together of a weight that is fused: its rows, a granule's rows, or all of it."""
-        tensor, layout = self.tensors[key], self.weights[key].layout
-        whole = layout.whole or any(one.whole for one in self.fusions[key])
-        return tensor.nbytes if whole else row_bytes(tensor) * layout.granule_rows
+        tensor, (stored, written) = self.tensors[key], self.way(key)
+        whole = written.layout.whole or any(one.whole for one in self.fusions[key])
+        return tensor.nbytes if whole else row_bytes(tensor) * stored.layout.granule_rows
+
+    def written_bytes(self, key: str, nbytes: int) -> int:
+        """What so many stored bytes of a tensor, whole rows of a weight, take in the result."""
+        return written_bytes(self.way(key), nbytes) if key in self.fusions else nbytes
 
     def delta_bytes(self, key: str) -> int:
         """Bytes that are read to fuse a weight, beside its own."""
@@ -137,7 +174,21 @@ class Work:
 def work_of(opened: OpenedPlan) -> Work:
     """A whole plan's."""
     plan, sources = opened
-    return Work(sources.base.tensors, plan.fusions, plan.weights, plan.arithmetic, sources.load)
+    fusions = {key: plan.fusions.get(key, ()) for key in plan.weights}
+    return Work(sources.base.tensors, fusions, plan.weights, plan.written, plan.arithmetic, sources.load)
+
+
+def written_bytes(way: Way, nbytes: int) -> int:
+    """What so many stored bytes, whole rows, take in the result."""
+    stored, written = way
+    if stored.layout == written.layout or not nbytes:
+        return nbytes
+    return nbytes // _row_bytes(stored.codes) * _row_bytes(written.codes)
+
+
+def _row_bytes(spec: TensorSpec) -> int:
+    rows = spec.shape[0] if spec.shape else 1
+    return math.prod(spec.shape) * DTYPES[spec.dtype].bits // 8 // rows
 
 
 def row_bytes(tensor: StoredTensor) -> int:

@@ -2,12 +2,16 @@
 
 from ltx2c.layouts.convert import (
     OUT_DTYPES,
+    check_none_foreign,
     check_out_dtype,
     convert,
     converted,
     is_quantisable,
     new_arrays,
+    new_companions,
+    round_to_bf16,
     stored_as,
+    to_convert,
     working,
 )
 from ltx2c.layouts.detect import (
@@ -22,7 +26,7 @@ from ltx2c.layouts.detect import (
 from ltx2c.layouts.foreign import ADVICE, foreign_modules
 from ltx2c.layouts.layout import Encoded, Layout, StoredWeight, TensorSpec, Working
 from ltx2c.layouts.loss import DeltaSize, Loss, measure_delta
-from ltx2c.layouts.markers import quantisation_entry
+from ltx2c.layouts.markers import declared_anew, quantisation_entry, unneeded
 from ltx2c.layouts.plain import PLAIN
 
 __all__ = [
@@ -39,10 +43,12 @@ __all__ = [
     "TensorSpec",
     "Working",
     "check_companions",
+    "check_none_foreign",
     "check_nvfp4_scales",
     "check_out_dtype",
     "convert",
     "converted",
+    "declared_anew",
     "detect",
     "foreign_modules",
     "in_codes",
@@ -50,7 +56,11 @@ __all__ = [
     "layout_named",
     "measure_delta",
     "new_arrays",
+    "new_companions",
     "quantisation_entry",
+    "round_to_bf16",
     "stored_as",
+    "to_convert",
+    "unneeded",
     "working",
 ]

@@ -13,6 +13,9 @@ import numpy as np
 
 from ltx2c.dtypes import DTYPES
 from ltx2c.errors import RefusedError, printable
+from ltx2c.files import StoredTensor
+from ltx2c.layouts.detect import in_codes
+from ltx2c.layouts.foreign import ADVICE, foreign_modules
 from ltx2c.layouts.fp8_block import BLOCK, FP8_BLOCK
 from ltx2c.layouts.fp8_cast import BFLOAT16, FLOAT32, FP8
 from ltx2c.layouts.fp8_row import FP8_ROW
@@ -37,6 +40,56 @@ def check_out_dtype(given: str | None) -> None:
     """Refuse an output dtype that is none."""
     if given is not None and given not in OUT_DTYPES:
         raise RefusedError(f"out_dtype is one of {', '.join(OUT_DTYPES)}, not {printable(given)}", code="bad-out-dtype")
+
+
+def check_keep(keep: Sequence[str], out_dtype: str | None) -> None:
+    """Refuse what is no sequence of globs, and globs where nothing is stored in another layout than the base's."""
+    if isinstance(keep, str) or not all(isinstance(pattern, str) and pattern for pattern in keep):
+        raise RefusedError(f"keep is a sequence of globs over keys, not {printable(repr(keep))}", code="bad-keep")
+    if keep and out_dtype is None:
+        raise RefusedError(
+            f"keep {printable(keep[0])} has a meaning with out_dtype alone (--out-dtype): all is kept without",
+            code="bad-keep",
+        )
+
+
+def check_none_foreign(tensors: Mapping[str, StoredTensor], out_dtype: str | None) -> None:
+    """Refuse (``no-fuse-rule``) to dequantise a base in which a layer is quantised in a way that is not read."""
+    check_out_dtype(out_dtype)
+    if out_dtype is None or not OUT_DTYPES[out_dtype].in_place:
+        return
+    for module, kind in foreign_modules(tensors).items():
+        raise RefusedError(
+            f"{printable(module)} is {kind}, and there is no rule to make {out_dtype} of that: {ADVICE}",
+            code="no-fuse-rule",
+        )
+
+
+def to_convert(tensors: Mapping[str, StoredTensor], out_dtype: str | None, keep: Sequence[str] = ()) -> list[str]:
+    """The keys of a base's tensors that may be stored in another layout: those in codes, and what quantising takes.
+
+    Raises:
+        RefusedError: ``bad-out-dtype``, ``bad-keep``; ``keep-unused``: a glob that fits none of them.
+    """
+    check_out_dtype(out_dtype)
+    check_keep(keep, out_dtype)
+    if out_dtype is None:
+        return []
+    keys = in_codes(tensors)
+    if OUT_DTYPES[out_dtype] not in PLAIN.values():
+        keys += [key for key, tensor in tensors.items() if is_quantisable(key, tensor.dtype, tensor.shape)]
+    for pattern in keep:
+        if not any(fnmatchcase(key, pattern) for key in keys):
+            raise RefusedError(
+                f"keep {printable(pattern)} fits none of the {len(keys)} weights that --out-dtype {out_dtype} changes",
+                code="keep-unused",
+            )
+    return [key for key in keys if not is_kept(key, keep)]
+
+
+def is_kept(key: str, keep: Sequence[str]) -> bool:
+    """Whether a glob of ``keep`` fits the key."""
+    return any(fnmatchcase(key, pattern) for pattern in keep)
 
 
 def is_quantisable(key: str, dtype: str, shape: Sequence[int]) -> bool:
@@ -64,7 +117,7 @@ def converted(source: StoredWeight, out_dtype: str | None, keep: Sequence[str] =
             has quantised in another layout.
     """
     check_out_dtype(out_dtype)
-    if out_dtype is None or any(fnmatchcase(source.key, pattern) for pattern in keep):
+    if out_dtype is None or is_kept(source.key, keep):
         return source
     layout = OUT_DTYPES[out_dtype]
     if isinstance(layout, Plain):
@@ -122,12 +175,15 @@ def working(source: StoredWeight, target: StoredWeight, arithmetic: str) -> Work
 
 def new_arrays(target: StoredWeight, rows: int) -> tuple[Array, dict[str, Array]]:
     """Room for ``rows`` rows of codes and for the companions of a weight that the base stores in another layout."""
-    codes, *dtypes = (np.dtype(DTYPES[spec.dtype].numpy) for spec in target.outputs)
-    companions = {
-        role: np.ones(spec.shape, dtype) if dtype == FLOAT32 else np.zeros(spec.shape, dtype)  # of padding too
-        for (role, spec), dtype in zip(target.companions.items(), dtypes, strict=True)
+    return np.zeros((rows, target.codes.shape[1]), DTYPES[target.codes.dtype].numpy), new_companions(target)
+
+
+def new_companions(target: StoredWeight) -> dict[str, Array]:
+    """The companions of such a weight, before anything is encoded: scales 1, but in codes 0, as padding is."""
+    return {
+        role: (np.ones if spec.dtype == "F32" else np.zeros)(spec.shape, DTYPES[spec.dtype].numpy)
+        for role, spec in target.companions.items()
     }
-    return np.zeros((rows, target.codes.shape[1]), codes), companions
 
 
 def convert(layout: Layout, values: Array, codes: Array, companions: Companions, rows: slice, threads: int) -> Encoded:
@@ -140,3 +196,10 @@ def convert(layout: Layout, values: Array, codes: Array, companions: Companions,
     found = layout.encode(values, codes, companions, rows, threads)
     overflowed = found.nonfinite if layout.in_place else 0  # e4m3fn saturates: its NaN come of NaN
     return Encoded(found.elements, found.elements, overflowed, found.unencodable)
+
+
+def round_to_bf16(values: Array, threads: int) -> None:
+    """Round float32 values to bfloat16 where they lie."""
+    narrow = np.empty(values.shape, BFLOAT16)
+    PLAIN["BF16"].encode(values, narrow, {}, slice(0, len(values)), threads)
+    PLAIN["BF16"].decode(narrow, {}, slice(0, len(values)), values, threads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -11,7 +11,7 @@ from ltx2c.adapters import Adapter, Delta
 from ltx2c.adapters.scaling import AlphaMode
 from ltx2c.arithmetic import LTX, arithmetic_named
 from ltx2c.files import Checkpoint, StoredTensor
-from ltx2c.layouts import StoredWeight, check_companions, detect
+from ltx2c.layouts import StoredWeight, check_companions, check_none_foreign, converted, detect, to_convert
 from ltx2c.plan.applied import applied_delta, check_together
 from ltx2c.plan.block_weights import BlockWeights, Factors
 from ltx2c.plan.checks import (
@@ -26,7 +26,7 @@ from ltx2c.plan.opened import AdapterArgument, BaseArgument, Sources, opened
 from ltx2c.plan.options import Options
 from ltx2c.plan.plan import AppliedDelta, Deltas, Fusions, Plan, PlannedAdapter
 from ltx2c.plan.sources import Source
-from ltx2c.plan.written import written_components
+from ltx2c.plan.written import written_components, written_tensors
 from ltx2c.strength import check_strength
 
 
@@ -40,6 +40,8 @@ def plan_fuse(
     alpha: AlphaMode = "stated",
     block_weights: BlockWeights = (),
     variant: str | None = None,
+    out_dtype: str | None = None,
+    keep: Sequence[str] = (),
 ) -> Plan:
     """Plan the fusion of adapters into a base, from headers alone. Reads no weight, writes nothing.
 
@@ -56,12 +58,16 @@ def plan_fuse(
         block_weights: ``(pattern, factor)``: strengths are multiplied by the factors of all patterns, globs over the
             base's module names (keys without ``.weight``), that fit the module.
         variant: of a folder given as the base that holds weights of several, which: ``"fp16"``.
+        out_dtype: how the result stores weights, where otherwise than the base: ``"bf16"``, ``"f16"`` or ``"f32"``, of
+            all that are quantised, whose scales leave the file; ``"fp8"`` or ``"fp8-scaled"``, of plain ones of linear
+            layers (norms, biases, embeddings stay). Fused or not: under ``ltx`` through bfloat16.
+        keep: globs over the base's keys; weights that one fits are stored as the base has them.
 
     Raises:
         OSError: as the system raised it.
         RefusedError: whatever stands against the fuse, naming files, keys and both values.
     """
-    options = Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant)
+    options = Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant, out_dtype, keep)
     with opened(base, adapters, alpha=alpha, variant=variant) as (sources, strengths):
         return plan_sources(sources, strengths, options)
 
@@ -82,8 +88,10 @@ def plan_sources(sources: Sources, strengths: Sequence[float], options: Options)
     factors = Factors(options.block_weights)
     fusions = _fusions(base, matches, origins, strengths, factors)
     factors.check_used(base)
-    weights = {key: stored[key] for key in fusions}
-    written = [tensor for one in written_components(base, fusions) for tensor in one.tensors.values()]
+    weights = _weights(base, stored, fusions, options)
+    written = {key: converted(one, options.out_dtype, options.keep) for key, one in weights.items()}
+    sources_written = {key for one in written_components(base, weights) for key in one.tensors}
+    tensors = [one for one in written_tensors(base, weights, written) if one.source.key in sources_written]
     return Plan(
         base=Source.of(base),
         adapters=tuple(
@@ -103,8 +111,9 @@ def plan_sources(sources: Sources, strengths: Sequence[float], options: Options)
             *_notes(base, adapters, matches),
             *rounding_notes(arithmetic, weights.values(), _factors(fusions, matches)),
         ),
-        tensors=len(written),
-        bytes_written=sum(tensor.nbytes for tensor in written),
+        tensors=len(tensors),
+        bytes_written=sum(tensor.nbytes for tensor in tensors),
+        base_bytes=sum(base.tensors[key].nbytes for key in sources_written),
     )
 
 
@@ -116,9 +125,27 @@ def _stored(
     for adapter, match in zip(adapters, matches, strict=True):
         for key in match.placed:
             if key not in stored:
-                stored[key] = detect(base.tensors, key, metadata=base.metadata, nvfp4_scales=options.nvfp4_scales)
+                stored[key] = _detected(base, key, options)
         check_fits(base, adapter, match, {key: stored[key].shape for key in match.placed})
     return stored
+
+
+def _weights(
+    base: Checkpoint, stored: Mapping[str, StoredWeight], fusions: Fusions, options: Options
+) -> dict[str, StoredWeight]:
+    """How each weight is stored that is fused, or that the result stores otherwise; in the base's order."""
+    weights = {key: stored[key] for key in fusions}
+    check_none_foreign(base.tensors, options.out_dtype)
+    for key in to_convert(base.tensors, options.out_dtype, options.keep):
+        if key not in weights:
+            found = stored.get(key) or _detected(base, key, options)
+            if converted(found, options.out_dtype, options.keep) != found:
+                weights[key] = found
+    return {key: weights[key] for key in base.tensors if key in weights} if len(weights) > len(fusions) else weights
+
+
+def _detected(base: Checkpoint, key: str, options: Options) -> StoredWeight:
+    return detect(base.tensors, key, metadata=base.metadata, nvfp4_scales=options.nvfp4_scales)
 
 
 def _factors(fusions: Fusions, matches: Sequence[Matches]) -> list[StoredTensor]:

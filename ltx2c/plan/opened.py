@@ -58,7 +58,8 @@ class Sources:
         for key, stored in plan.weights.items():
             for spec in stored.outputs:
                 found = self.base.tensors.get(spec.key)
-                if found is None or (found.dtype, found.shape) != spec[1:] or key not in plan.fusions:
+                changed = key in plan.fusions or plan.written[key] != stored
+                if found is None or (found.dtype, found.shape) != spec[1:] or not changed:
                     raise RefusedError(
                         f"a damaged plan: {printable(self.base.path)} does not hold {printable(spec.key)} as it says",
                         code="bad-plan",

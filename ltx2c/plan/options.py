@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,8 @@ class Options:
     alpha: AlphaMode = "stated"
     block_weights: BlockWeights = ()
     variant: str | None = None
+    out_dtype: str | None = None
+    keep: Sequence[str] = ()
 
     def given(self) -> dict[str, Any]:
         """Those, beside the arithmetic, that change a result's bytes and were given: for its metadata."""
@@ -29,4 +32,8 @@ class Options:
             given["nvfp4_scales"] = self.nvfp4_scales
         if self.alpha != "stated":
             given["alpha"] = self.alpha
+        if self.out_dtype is not None:
+            given["out_dtype"] = self.out_dtype
+        if self.keep:
+            given["keep"] = list(self.keep)
         return given | Factors(self.block_weights).options

@@ -12,7 +12,7 @@ from typing import Any
 
 from ltx2c.arithmetic import Arithmetic, arithmetic_named
 from ltx2c.errors import RefusedError, printable
-from ltx2c.layouts import StoredWeight, TensorSpec, layout_named
+from ltx2c.layouts import StoredWeight, TensorSpec, converted, layout_named
 from ltx2c.plan.match import UnmatchedKey
 from ltx2c.plan.sources import DeltaRef, Source
 
@@ -86,13 +86,14 @@ class Plan:
         adapters: the state: adapters with their strengths, in fusion order.
         fusions: in the base's key order. Only weights that are fused; empty when every strength is 0, which is the
             base state.
-        weights: how each of them is stored.
+        weights: how each of them is stored, and each that the result stores in another layout.
         arithmetic: what is computed.
         options: that change bytes and were given, in JSON's own types.
         unmatched: adapter keys that no tensor of the base fits, in adapter order.
         notes: what a user should be told.
         tensors: how many the result holds; of a pipeline, in the components that are written.
         bytes_written: tensor bytes of the result.
+        base_bytes: tensor bytes of the base that it is made from.
     """
 
     base: Source
@@ -105,6 +106,13 @@ class Plan:
     notes: tuple[str, ...]
     tensors: int
     bytes_written: int
+    base_bytes: int
+
+    @cached_property
+    def written(self) -> Mapping[str, StoredWeight]:
+        """How the result stores each of ``weights``."""
+        out_dtype, keep = self.options.get("out_dtype"), self.options.get("keep", ())
+        return MappingProxyType({key: converted(stored, out_dtype, keep) for key, stored in self.weights.items()})
 
     @cached_property
     def macs(self) -> int:
@@ -114,7 +122,7 @@ class Plan:
     @cached_property
     def bytes_read(self) -> int:
         """Tensor bytes of the whole base, and of what adds to it, each once."""
-        return self.bytes_written + sum(one.delta.nbytes for deltas in self.fusions.values() for one in deltas)
+        return self.base_bytes + sum(one.delta.nbytes for deltas in self.fusions.values() for one in deltas)
 
     def to_json(self) -> str:
         """The plan as a JSON text, for another process. Floats are written so that they are read back to the bit."""
@@ -135,6 +143,7 @@ class Plan:
                 "notes": list(self.notes),
                 "tensors": self.tensors,
                 "bytes_written": self.bytes_written,
+                "base_bytes": self.base_bytes,
             }
         )
 
@@ -168,7 +177,7 @@ class Plan:
             key: tuple(AppliedDelta.from_json(one, adapters[one["adapter"]].source) for one in deltas)
             for key, deltas in document["fusions"].items()
         }
-        return cls(
+        plan = cls(
             base=Source.from_json(document["base"]),
             adapters=tuple(adapters),
             fusions=MappingProxyType(fusions),
@@ -179,7 +188,10 @@ class Plan:
             notes=tuple(document["notes"]),
             tensors=int(document["tensors"]),
             bytes_written=int(document["bytes_written"]),
+            base_bytes=int(document["base_bytes"]),
         )
+        plan.written.keys()  # its options are looked at
+        return plan
 
 
 def _stored_as_json(stored: StoredWeight) -> dict[str, Any]:

@@ -42,7 +42,8 @@ def work(tensors: list[Placed], fused: set[str], layout: Layout = PLAIN) -> Work
     stored: Any = SimpleNamespace(layout=layout, companions={})
     sources = {placed.tensor.key: placed.tensor.source for placed in tensors}
     load: Any = None
-    return Work(sources, dict.fromkeys(fused, ()), dict.fromkeys(fused, stored), LTX, load)
+    weights = dict.fromkeys(fused, stored)
+    return Work(sources, dict.fromkeys(fused, ()), weights, weights, LTX, load)
 
 
 @given(
@@ -61,7 +62,7 @@ def test_blocks_cover_every_byte_once_in_order_and_fit_their_buffers(shapes, sta
     for block in cut_into_blocks(tensors, of_these, BLOCK):
         assert block.begin == at and block.nbytes == sum(piece.nbytes for piece in block.pieces)
         assert block.lead + block.nbytes <= room - PAGE
-        for tensor, begin, nbytes, weight in block.pieces:
+        for tensor, begin, nbytes, weight, _ in block.pieces:
             assert seen[tensor.key] == begin
             assert (weight is not None) == (tensor.key in of_these.fusions and nbytes > 0)
             seen[tensor.key] += nbytes
@@ -71,6 +72,46 @@ def test_blocks_cover_every_byte_once_in_order_and_fit_their_buffers(shapes, sta
                 assert weight.is_complete_with(nbytes) == (begin + nbytes == tensor.nbytes)
         at += block.nbytes
     assert seen == {key: tensor.nbytes for key, tensor in of_these.tensors.items()}
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 3, 32, 500]), st.sampled_from([1, 7, 64, 4096, 50_000])), max_size=9),
+    st.integers(0, 10_000),
+    st.sets(st.integers(0, 8)),
+    st.sampled_from(["F8_E4M3", "F32"]),
+    st.booleans(),
+)
+@settings(max_examples=200, deadline=None)
+def test_what_is_converted_is_read_aside_in_pages_of_its_own(shapes, start, converted, dtype, whole) -> None:
+    tensors, at = [], start
+    for source in placed(shapes, start):
+        key, (rows, columns) = source.tensor.key, source.tensor.shape
+        tensor = source.tensor._replace(dtype=dtype) if int(key) in converted else source.tensor
+        assert tensor.nbytes == rows * columns * {"BF16": 2, "F32": 4, "F8_E4M3": 1}[tensor.dtype]
+        tensors.append(Placed(tensor, at))
+        at += tensor.nbytes
+    end = at
+    chosen = [one.tensor for one in tensors if one.tensor.dtype == dtype]
+    plain, other = Layout(), Layout(2, whole)
+    weights: Any = {one.key: SimpleNamespace(layout=plain, companions={}, codes=one.source) for one in chosen}
+    written: Any = {one.key: SimpleNamespace(layout=other, companions={}, codes=one) for one in chosen}
+    sources, load = {one.tensor.key: one.tensor.source for one in tensors}, None
+    of_these = Work(sources, dict.fromkeys(weights, ()), weights, written, LTX, load)  # type: ignore[arg-type]
+    room = buffer_bytes(sources.values(), of_these, BLOCK)
+    seen, at = dict.fromkeys(sources, 0), start
+    for block in cut_into_blocks(tensors, of_these, BLOCK):
+        assert block.begin == at
+        used = -(-(block.lead + block.nbytes) // PAGE) * PAGE
+        for piece, begin in block.asides():
+            assert begin // PAGE * PAGE >= used and (begin - piece.tensor.begin - piece.start) % PAGE == 0
+            used = -(-(begin + piece.nbytes) // PAGE) * PAGE
+        assert used <= room
+        for piece in block.pieces:
+            assert seen[piece.tensor.key] == piece.start and piece.converted == (piece.tensor.key in weights)
+            assert not (whole and piece.converted) or piece.nbytes == piece.tensor.nbytes
+            seen[piece.tensor.key] += piece.nbytes
+        at += block.nbytes
+    assert at == end and seen == {key: tensor.nbytes for key, tensor in sources.items()}
 
 
 def test_a_large_weight_is_cut_into_equal_parts() -> None:

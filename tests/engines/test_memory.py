@@ -59,7 +59,7 @@ def test_a_tensor_of_more_than_4_gb_is_reached_to_its_end(tmp_path: Path) -> Non
     header = {"big": entry("F4", (2, size + 3), (0, size + 3))}
     with TensorFile.open(sparse_file(tmp_path / "base", header, size, b"end")) as file:
         layout = plan_file("out", map(OutputTensor.copy_of, file.tensors.values()), {})
-        *_, last = cut_into_blocks(layout.tensors, Work(file.tensors, {}, {}, LTX, None), BLOCK_BYTES)
+        *_, last = cut_into_blocks(layout.tensors, Work(file.tensors, {}, {}, {}, LTX, None), BLOCK_BYTES)
         assert last.begin + last.nbytes == layout.size > 1 << 32
         buffer = new_buffer(BLOCK_BYTES + 2 * PAGE)
         read_block(last, buffer)
