@@ -35,7 +35,7 @@ from ltx2c.plan.match import OnUnmatched
 from ltx2c.plan.opened import AdapterArgument, BaseArgument, OpenedPlan, opened, reopened
 from ltx2c.plan.options import Options
 from ltx2c.plan.written import written_components
-from ltx2c.progress import OnProgress
+from ltx2c.progress import OnProgress, Tracker
 
 StrPath = str | os.PathLike[str]
 
@@ -82,7 +82,8 @@ def fuse_checkpoint(
         max_shard_bytes: write a folder of shards of at most so many tensor bytes each, however the base is sharded.
         sha256: whether to report full digests of base, adapters and output; the adapters' enter the metadata too.
         expect_sha256: digests that the base and then each adapter must have, as far as given. Implies ``sha256``.
-        progress: called now and then, in the calling thread.
+        progress: called now and then, in the calling thread; with ``reuse`` also while inputs are read for their
+            digests, when nothing of the output is done yet. What it raises ends the fuse and leaves nothing.
 
     Raises:
         OSError: as the system raised it.
@@ -167,10 +168,12 @@ def _write(
     digests = Digests(plan.sources, expect_sha256) if sha256 or expect_sha256 else None
     layout, request = laid_out.layout, None
     if reuse:
-        request = Request(plan, layout, max_shard_bytes)
+        tracker = Tracker(plan.plan.bytes_written, plan.plan.macs, how["progress"])
+        request = Request(plan, layout, max_shard_bytes, lambda: tracker.advance(0, 0))
         if digests is not None:
             digests.take(request.inputs)
         if _stands(out, request, layout, force=force):
+            tracker.advance(plan.plan.bytes_written, plan.plan.macs)
             return _reused(plan, out, request, layout, began, digests=digests, threads=how["threads"])
     text = model_card(plan) if card else None
     layout, notes = _with_card(layout, text)

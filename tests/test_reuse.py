@@ -213,3 +213,23 @@ def test_alpha_in_a_configuration_beside_the_adapter_is_part_of_the_request(tmp_
             with refused("output-other-request"):
                 fuse(base, [(folder, 1.0)], tmp_path / "out.safetensors")
         fuse(base, [(folder, 1.0)], tmp_path / "out.safetensors", force=True)
+
+
+def test_progress_tells_of_digests_too_and_may_end_them(tmp_path: Path, cache: Path) -> None:
+    base, adapters, _ = small_model(tmp_path)
+    out = tmp_path / "out.safetensors"
+    before = set(tmp_path.iterdir())
+
+    def stop(now: ltx2c.progress.Progress) -> None:
+        assert now.bytes_done == 0
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        fuse(base, adapters, out, progress=stop)
+    assert set(tmp_path.iterdir()) == before
+    told: list[Any] = []
+    fuse(base, adapters, out, progress=told.append)
+    assert told[0].bytes_done == 0 < told[0].bytes_total and told[-1].bytes_done == told[-1].bytes_total
+    told.clear()
+    assert fuse(base, adapters, out, progress=told.append).reused
+    assert [one.bytes_done == one.bytes_total for one in told] == [True] and told[-1].macs_done == told[-1].macs_total

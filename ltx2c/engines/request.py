@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +32,23 @@ class Request:
         inputs: hex digest of each of the inputs' files.
     """
 
-    def __init__(self, opened: OpenedPlan, layout: OutputLayout, max_shard_bytes: int | None) -> None:
-        """Reads the inputs' files, as far as their digests are not remembered.
+    def __init__(
+        self,
+        opened: OpenedPlan,
+        layout: OutputLayout,
+        max_shard_bytes: int | None,
+        each: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Reads the inputs' files, as far as their digests are not remembered, and calls ``each`` now and then.
 
         Raises:
             OSError: as the system says.
             RefusedError: ``file-changed``.
         """
         plan, sources = opened
-        self.inputs = {file: remembered_sha256(file.path) for file in sources.files}
+        self.inputs = {file: remembered_sha256(file.path, each) for file in sources.files}
         sources.check_unchanged()
-        self._siblings = {sibling.name: remembered_sha256(sibling.path) for sibling in layout.siblings}
+        self._siblings = {sibling.name: remembered_sha256(sibling.path, each) for sibling in layout.siblings}
         whole = {
             "request": _VERSION,
             "arithmetic": plan.arithmetic.name,

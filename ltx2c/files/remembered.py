@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from ltx2c.errors import RefusedError, printable
@@ -33,8 +34,8 @@ def digests_folder() -> Path:
     return caches / "ltx2c" / "sha256"
 
 
-def remembered_sha256(path: Path) -> str:
-    """The hex digest of a file's content; read only where it is not remembered.
+def remembered_sha256(path: Path, each: Callable[[], None] = lambda: None) -> str:
+    """The hex digest of a file's content; read only where it is not remembered, with a call of ``each`` per 8 MB.
 
     Raises:
         OSError: as the system says.
@@ -49,6 +50,7 @@ def remembered_sha256(path: Path) -> str:
         digest = hashlib.sha256()
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
+            each()
         after = _facts(path, os.fstat(file.fileno()))
     if before != after:
         raise RefusedError(f"{printable(path)}: changed while it was read", code="file-changed")
