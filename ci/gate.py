@@ -11,6 +11,7 @@ regression  no kernel or file benchmark takes more than 1.25 times as long as wi
     python ci/gate.py                  this tree, against its parent; against HEAD where files have changed since
     python ci/gate.py --base v0.1.0    against a release
     python ci/gate.py --tree DIR       another working tree
+    python ci/gate.py --base HEAD --cflags=-DLTX2C_SABOTAGE=LTX2C_SCALAR_LOOP    this tree, spoilt (ci/sabotage.py)
 
 Exit code 0: passed, or nothing to measure. 3: failed, and the table says where. 1: the gate itself broke.
 """
@@ -72,15 +73,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", help="the commit to compare with")
     parser.add_argument("--tree", type=Path, default=HERE.parent, help="the working tree to judge")
+    parser.add_argument("--cflags", default="", help="compile the tree, and not its base, with these besides")
     args = parser.parse_args()
     tree = args.tree.resolve()
     base = args.base or default_base(tree)
-    if base and (changed := changed_files(tree, base)) and all(map(DOCUMENTS.search, changed)):
+    changed = changed_files(tree, base) if base and not args.cflags else []
+    if changed and all(map(DOCUMENTS.search, changed)):
         print(f"gate: skipped: only documents changed since {base}")
         return 0
     with tempfile.TemporaryDirectory(prefix="ltx2c-gate-") as folder:
         try:
-            passed = judge(tree, base, Path(folder))
+            passed = judge(tree, base, Path(folder), args.cflags)
         except subprocess.TimeoutExpired as error:
             print(f"  not finished after {DEADLINE} s: {' '.join(map(str, error.cmd))}")
             passed = False
@@ -88,9 +91,9 @@ def main() -> int:
     return 0 if passed else FAILED
 
 
-def judge(tree: Path, base: str | None, folder: Path) -> bool:
+def judge(tree: Path, base: str | None, folder: Path, cflags: str) -> bool:
     """Both questions; the second only where the first is answered well, for it may take forever otherwise."""
-    head_build = build(copy_of_tree(tree, folder / "head"))
+    head_build = build(copy_of_tree(tree, folder / "head"), cflags)
     if not floor_holds(head_build):
         return False
     if base is None:
@@ -152,11 +155,12 @@ def copy_of_commit(tree: Path, commit: str, to: Path) -> Path:
     return to
 
 
-def build(source: Path) -> Path:
+def build(source: Path, cflags: str = "") -> Path:
     """Install into a folder of its own, built by pip in isolation as users build it."""
     target = source.with_name(f"{source.name}-installed")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(source)]
-    subprocess.run(pip, check=True)
+    flags = f"{os.environ.get('CFLAGS', '')} {cflags}".strip()
+    subprocess.run(pip, check=True, env={**os.environ, "CFLAGS": flags})
     return target
 
 

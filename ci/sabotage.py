@@ -1,39 +1,38 @@
-"""Proof that the gate can fail: puts the scalar loop back, drops a thread, adds a copy of W, and expects red each time.
+"""Proof that the gate can fail: puts the scalar loop back, drops a thread, copies W, and expects red each time.
 
-    python ci/sabotage.py              every patch in ci/sabotage/, some two minutes each
-    python ci/sabotage.py scalar-loop  one of them
+    python ci/sabotage.py              every switch of ltx2c/kernels/sabotage.h, some two minutes each
+    python ci/sabotage.py copied-weights  one of them
 
-Each patch is applied to a clone of HEAD, and the gate compares that with HEAD. Exit code 0: every one was caught.
+The gate compares this tree, built with the switch, with HEAD. Exit code 0: every one was caught.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from gate import FAILED
 
-HERE = Path(__file__).parent
-PATCHES = HERE / "sabotage"
+GATE = Path(__file__).with_name("gate.py")
+SWITCHES = {
+    "scalar-loop": "LTX2C_SCALAR_LOOP",
+    "dropped-thread": "LTX2C_DROPPED_THREAD",
+    "copied-weights": "LTX2C_COPIED_WEIGHTS",
+}
 
 
-def caught(patch: Path) -> bool:
-    """Whether the gate turns red on a tree with ``patch``."""
-    with tempfile.TemporaryDirectory(prefix="ltx2c-sabotage-") as folder:
-        subprocess.run(["git", "clone", "--quiet", str(HERE.parent), folder], check=True)
-        subprocess.run(["git", "-C", folder, "apply", str(patch)], check=True)
-        gate = subprocess.run([sys.executable, str(HERE / "gate.py"), "--tree", folder], check=False)
-    return gate.returncode == FAILED
+def caught(switch: str) -> bool:
+    """Whether the gate turns red on this tree built with ``switch``."""
+    command = [sys.executable, str(GATE), "--base", "HEAD", f"--cflags=-DLTX2C_SABOTAGE={switch}"]
+    return subprocess.run(command, check=False).returncode == FAILED
 
 
 def main(names: list[str]) -> int:
-    patches = [PATCHES / f"{name}.patch" for name in names] or sorted(PATCHES.glob("*.patch"))
     verdicts = {}
-    for patch in patches:
-        print(f"== {patch.stem}", flush=True)
-        verdicts[patch.stem] = caught(patch)
+    for name in names or SWITCHES:
+        print(f"== {name}", flush=True)
+        verdicts[name] = caught(SWITCHES[name])
     print()
     for name, red in verdicts.items():
         print(f"{name}: {'caught' if red else 'NOT CAUGHT'}")

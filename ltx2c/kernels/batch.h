@@ -4,6 +4,9 @@
 
 #include "core.h"
 #include "workspace.h"
+#ifdef LTX2C_SABOTAGE
+#include "sabotage.h"
+#endif
 
 enum {
     LTX2C_RING = 3,                   /* weights whose packed A may be alive at once */
@@ -207,6 +210,9 @@ static uintptr_t ltx2c_carve_batch(ltx2c_batch *batch, uintptr_t at, int measure
 /* Prepares the fusion of `jobs`, which must stay where they are, by up to `workers` threads. 0, or -1: no memory. */
 static int ltx2c_open_batch(ltx2c_batch *batch, const ltx2c_kernel *kernel, ltx2c_job *jobs, size_t job_count,
                             size_t workers) {
+#ifdef LTX2C_SABOTAGE
+    workers = ltx2c_sabotage_batch(jobs, job_count, workers);
+#endif
     memset(batch, 0, sizeof *batch);
     batch->kernel = kernel;
     batch->slab_count = ltx2c_count_slabs(kernel, jobs, job_count);

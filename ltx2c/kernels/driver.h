@@ -143,6 +143,13 @@ static uint64_t ltx2c_run_strip(const ltx2c_kernel *kernel, ltx2c_worker *worker
 static uint64_t ltx2c_run_tiles(const ltx2c_kernel *kernel, ltx2c_worker *worker, const ltx2c_place *place) {
     const size_t tiles = ltx2c_ceil(place->rows, kernel->rows);
     uint64_t nonfinite = 0;
+#ifdef LTX2C_SABOTAGE
+    const ltx2c_slab *slab = place->slab;
+    const size_t column = place->first_panel * kernel->panel, last = place->last_panel * kernel->panel;
+    if (LTX2C_SABOTAGE == LTX2C_SCALAR_LOOP)
+        return ltx2c_scalar_loop(slab->job, place->row, place->rows, slab->column + column,
+                                 ltx2c_min(last, slab->columns) - column);
+#endif
     if (!place->slab->panel_outer) {
         for (size_t tile = 0; tile < tiles; tile++)
             nonfinite += ltx2c_run_strip(kernel, worker, place, tile, place->first_panel, place->last_panel);

@@ -33,6 +33,27 @@ def test_a_c_program_makes_the_same_bytes(tmp_path, threading):
     assert made.stdout == bits(reference.fuse_tensor(weight, [(a, b, 0.75)])).tobytes()
 
 
+SWITCHES = ["LTX2C_SCALAR_LOOP", "LTX2C_DROPPED_THREAD", "LTX2C_COPIED_WEIGHTS"]
+
+
+# Serial alone, without optimisation: it builds in no time. That the gate turns red is what ci/sabotage.py shows.
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_sabotage_is_other_code_with_the_same_bytes(tmp_path, switch):
+    leave_out = [f"-DLTX2C_WITHOUT_{name}" for name in ("HASWELL", "SKYLAKE", "GENOA", "NEON")]
+    flags = ["-std=gnu11", "-ffp-contract=off", "-Wall", "-Werror", *leave_out, f"-I{ltx2c.get_include()}"]
+    rng = np.random.default_rng(13)
+    weight, a, b = (values(rng, shape, "trained", BF16) for shape in [(70, 600), (5, 600), (70, 5)])
+    given = b"".join(bits(array).tobytes() for array in (weight, a, b))
+    programs = {}
+    for name, switches in {"sound": [], "sabotaged": [f"-DLTX2C_SABOTAGE={switch}"]}.items():
+        program = tmp_path / name
+        subprocess.run([*COMPILER, *flags, *switches, Path(__file__).parent / "face.c", "-o", program], check=True)
+        made = subprocess.run([program, "70", "600", "5", "0.75", "2"], input=given, capture_output=True, check=True)
+        assert made.stdout == bits(reference.fuse_tensor(weight, [(a, b, 0.75)])).tobytes()
+        programs[name] = program.read_bytes()
+    assert b"ltx2c_sabotage" in programs["sabotaged"] and b"ltx2c_sabotage" not in programs["sound"]
+
+
 # Whatever is included: the C face, and what the extension is made of.
 @pytest.mark.parametrize("header", ["ltx2c.h", "driver.h", "dispatch.h"])
 def test_fast_math_is_refused(tmp_path, header):
