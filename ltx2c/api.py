@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ltx2c.adapters.scaling import AlphaMode
 from ltx2c.arithmetic import LTX
@@ -26,18 +25,14 @@ from ltx2c.files.direct import write_small_file
 from ltx2c.files.layout import OutputLayout
 from ltx2c.files.paths import as_path, place
 from ltx2c.files.remembered import remembered_sha256
-from ltx2c.files.siblings import find_siblings
 from ltx2c.files.staging import publish, rehearse, stage
 from ltx2c.plan import Plan
 from ltx2c.plan.block_weights import BlockWeights
-from ltx2c.plan.fuse import plan_sources
 from ltx2c.plan.match import OnUnmatched
-from ltx2c.plan.opened import AdapterArgument, BaseArgument, OpenedPlan, opened, reopened
+from ltx2c.plan.opened import AdapterArgument, BaseArgument, OpenedPlan, reopened
 from ltx2c.plan.options import Options
-from ltx2c.plan.written import written_components
+from ltx2c.prepare import StrPath, check_destination, lay_out_whole, opened_plan
 from ltx2c.progress import OnProgress, Tracker
-
-StrPath = str | os.PathLike[str]
 
 
 def fuse_checkpoint(
@@ -332,64 +327,3 @@ def verify_checkpoint(
         Checkpoint.open(fused) as checked,
     ):
         return verify_fused(plan, checked, threads=threads, sample=sample, progress=progress)
-
-
-@contextlib.contextmanager
-def opened_plan(base: BaseArgument, adapters: Sequence[AdapterArgument], options: Options) -> Iterator[OpenedPlan]:
-    """Open the files and plan the fuse; the files are closed at the end of the block. Raises as ``plan_fuse`` does."""
-    with opened(base, adapters, alpha=options.alpha, variant=options.variant) as (sources, strengths):
-        yield OpenedPlan(plan_sources(sources, strengths, options), sources)
-
-
-class LaidOut(NamedTuple):
-    """A plan's output, and what a person should know of what comes along."""
-
-    layout: OutputLayout
-    notes: tuple[str, ...]
-
-
-def lay_out_whole(opened: OpenedPlan, out: StrPath, max_shard_bytes: int | None) -> LaidOut:
-    """The output of a plan with all that comes along. Raises as ``lay_out`` and ``find_siblings`` do."""
-    layout = lay_out(opened, max_shard_bytes=max_shard_bytes)
-    base = opened.sources.base
-    if base.folder is None:
-        return LaidOut(layout, ())
-    siblings, notes = find_siblings(base.folder, written_components(base, opened.plan.weights), as_path(out))
-    return LaidOut(replace(layout, siblings=siblings), notes)
-
-
-def check_destination(
-    opened: OpenedPlan,
-    out: StrPath,
-    layout: OutputLayout,
-    *,
-    force: bool,
-    inputs: Iterable[Path] = (),
-    more_bytes: int = 0,
-) -> Destination:
-    """Make sure, without writing, that an output can be put at ``out``. Raises as ``Destination.check`` does.
-
-    Args:
-        inputs: what is read beside the plan's own files, by fuses of the same run.
-        more_bytes: what those need on the same file system.
-    """
-    read = [path for checkpoint in opened.sources.checkpoints for path in paths_read(checkpoint)]
-    read += [sibling.path for sibling in layout.siblings]
-    return Destination.check(
-        out,
-        inputs=[*inputs, *read],
-        needed_bytes=more_bytes + layout.size,
-        force=force,
-        folder=layout.is_folder,
-        names=layout.names if layout.is_folder else (),
-    )
-
-
-def paths_read(checkpoint: Checkpoint) -> Iterator[Path]:
-    """Every file and folder that a checkpoint was read from."""
-    yield checkpoint.path
-    yield from (file.path for file in checkpoint.files)
-    folder = checkpoint.folder or checkpoint.path.parent
-    for component in checkpoint.components:
-        if component.index_name:
-            yield folder / component.name / component.index_name

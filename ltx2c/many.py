@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from ltx2c.adapters import Adapter
 from ltx2c.adapters.scaling import AlphaMode
-from ltx2c.api import check_destination, lay_out_whole, paths_read
 from ltx2c.arithmetic import LTX, arithmetic_named
 from ltx2c.engines.many import Outcome, Target, write_many
 from ltx2c.errors import RefusedError
@@ -22,6 +21,7 @@ from ltx2c.plan.fuse import plan_sources
 from ltx2c.plan.match import OnUnmatched, check_on_unmatched
 from ltx2c.plan.opened import AdapterArgument, BaseArgument, OpenedPlan, Sources, adapter_and_strength
 from ltx2c.plan.options import Options
+from ltx2c.prepare import check_destination, lay_out_whole, paths_read
 from ltx2c.progress import OnProgress
 
 OutT = TypeVar("OutT", bound="str | os.PathLike[str]")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ltx2c.adapters.scaling import AlphaMode
-from ltx2c.api import lay_out_whole, paths_read
 from ltx2c.arithmetic import LTX
 from ltx2c.engines.file import fill
 from ltx2c.engines.nonfinite import Nonfinite
@@ -26,6 +25,7 @@ from ltx2c.plan.fuse import plan_sources
 from ltx2c.plan.match import OnUnmatched, UnmatchedKey
 from ltx2c.plan.opened import BaseArgument, OpenedPlan, Sources, opened
 from ltx2c.plan.options import Options
+from ltx2c.prepare import lay_out_whole, paths_read
 from ltx2c.progress import OnProgress, Tracker
 from ltx2c.recipes import Recipe
 from ltx2c.threads import resolve_threads

@@ -19,9 +19,11 @@ import ltx2c
 from ltx2c import cli
 from ltx2c.files.positional import PositionalFile
 from ltx2c.files.staging import Staged
-from ltx2c.jobs import job as jobs
+from ltx2c.jobs import finish
+from ltx2c.jobs import folder as jobs_folder
 from ltx2c.jobs.job import Job
 from ltx2c.jobs.marks import Mark
+from ltx2c.jobs.units import UnitWorker
 
 Adapters = list[tuple[Path, float]]
 
@@ -117,9 +119,9 @@ KILLED_AT = {
     "before a unit's bytes": (PositionalFile, "write"),
     "before they are durable": (PositionalFile, "sync"),
     "before a mark": (Mark, "write"),
-    "before publishing": (jobs, "publish"),
+    "before publishing": (finish, "publish"),
     "while the parts are taken": (Staged, "adopt"),
-    "before the job is removed": (jobs.shutil, "rmtree"),
+    "before the job is removed": (jobs_folder.shutil, "rmtree"),
 }
 
 
@@ -140,9 +142,9 @@ def test_a_kill_at_any_step_leaves_the_destination_absent_or_whole_and_the_rest_
     assert not made.out.exists() or made.out.read_bytes() == made.whole
     again = Job.open(job.path)
     done: list[int] = []
-    original = Job._do
+    original = UnitWorker.do
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Job, "_do", lambda self, number, *given: done.append(number) or original(self, number, *given))
+        patch.setattr(UnitWorker, "do", lambda self, number: done.append(number) or original(self, number))
         expected = again.missing()
         again.run(threads=1)
     assert done == expected and set(done) <= {5, 6}
@@ -208,7 +210,7 @@ def test_a_damaged_order_is_refused(text: str, tmp_path: Path) -> None:
 
 def test_two_do_not_run_it_at_once(made: Made) -> None:
     job = made.job()
-    with job._lease(), refused("job-busy"):
+    with job._folder.lease(), refused("job-busy"):
         Job.open(job.path).run()
     assert np.all(job.missing() == list(range(7)))
 

@@ -38,6 +38,11 @@ class Order:
     units: tuple[Unit, ...]
     headers_sha256: str
 
+    def unit_bytes(self, number: int) -> int:
+        """How large a unit is."""
+        _, begin, end = self.units[number]
+        return end - begin
+
     def to_json(self) -> str:
         """As a JSON text."""
         told: dict[str, Any] = {**vars(self), "plan": json.loads(self.plan.to_json()), "out": str(self.out)}
@@ -60,6 +65,19 @@ class Order:
             return cls(plan=plan, out=out, units=units, **told)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RefusedError(f"{printable(where)}: no order of a job: {printable(error)}", code="bad-job") from None
+
+    @classmethod
+    def read(cls, path: Path) -> Order:
+        """From a job's file.
+
+        Raises:
+            OSError: it cannot be read.
+            RefusedError: ``no-job``: there is none; ``bad-job``.
+        """
+        try:
+            return cls.from_json(path.read_text(), path)
+        except FileNotFoundError:
+            raise RefusedError(f"{printable(path.parent)}: no job: it has no {path.name}", code="no-job") from None
 
     def check_layout(self, layout: OutputLayout) -> None:
         """Make sure that this program lays the result out as the one that made the order. Raises RefusedError."""

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from refusals import refused
 
 import ltx2c
-from ltx2c.api import opened_plan
 from ltx2c.engines import units
 from ltx2c.engines.outputs import lay_out
 from ltx2c.engines.units import UnitFuser
 from ltx2c.files.positional import PositionalFile
 from ltx2c.plan.options import Options
+from ltx2c.prepare import opened_plan
 
 MODELS: dict[str, Callable[[Path], tuple[Path, list[tuple[Path, float]]]]] = {
     "bf16, f32, f16": lambda folder: small_model(folder)[:2],
