@@ -1,6 +1,7 @@
 #!/bin/sh
 # ci/with_packages.sh "PIP ARGUMENTS" COMMAND...: runs COMMAND with the `python` of an environment of its own, over this
-# one's packages (its torch stays), in which pip has installed what the arguments name. Says NOT RUN where it cannot.
+# one's packages (its torch stays), in which pip has installed what the arguments name. The command runs in a folder of
+# its own, where `ltx2c` is the installed package and not the source tree. Says NOT RUN where it cannot.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -20,7 +21,8 @@ cp "$work/packages.pth" "$("$work/venv/bin/python" -c "import sysconfig; print(s
     echo "NOT RUN: $*: $packages does not install here" >&2
     exit 0
 }
-PYTHONPATH=$("$python" -c "import pathlib, ltx2c; print(pathlib.Path(ltx2c.__file__).parents[1])")
+PYTHONPATH=$("$python" -I -c "import pathlib, ltx2c; print(pathlib.Path(ltx2c.__file__).parents[1])")
 PATH=$work/venv/bin:$PATH
 export PYTHONPATH PATH
+cd "$work"
 "$@"

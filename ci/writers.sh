@@ -1,5 +1,6 @@
 #!/bin/sh
 # Quantised weights from and for other people's writers, which need no more than the torch that is there.
 set -eu
-"$(dirname "$0")/with_packages.sh" "--no-deps torchao==0.18.0 comfy-kitchen==0.2.40" \
-    python -m pytest -q -p no:cacheprovider tests/layouts/test_writers.py
+cd "$(dirname "$0")/.."
+ci/with_packages.sh "--no-deps torchao==0.18.0 comfy-kitchen==0.2.40" \
+    python -m pytest -q -p no:cacheprovider "$PWD/tests/layouts/test_writers.py"
