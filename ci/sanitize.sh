@@ -8,7 +8,7 @@ trap 'rm -rf "$work"' EXIT
 sweep() {
     echo "ci/sanitize.sh: $1"
     ${CC:-cc} -std=gnu11 -O1 -g -ffp-contract=off -fno-omit-frame-pointer -fsanitize="$1" -fno-sanitize-recover=all \
-        -pthread -Iltx2c/kernels ci/sweep.c -o "$work/sweep"
+        -pthread -Iltx2c/include ci/sweep.c -o "$work/sweep"
     "$work/sweep" "$2"
 }
 

@@ -5,8 +5,10 @@
  * element too far is seen; in half of the cases it begins at an odd address. Without arguments the whole sweep; with
  * one, that many cases of it.
  */
-#include <inttypes.h>
+#define LTX2C_IMPLEMENTATION
 #include <ltx2c.h>
+
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 

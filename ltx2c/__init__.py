@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ltx2c import peft, reference
     from ltx2c.adapters import Adapter
     from ltx2c.api import execute, fuse_checkpoint, verify_checkpoint
+    from ltx2c.config import get_include
     from ltx2c.engines.report import FuseOutline, FuseReport
     from ltx2c.engines.resident import BindReport, ResidentCheckpoint
     from ltx2c.engines.verify import VerifyReport
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from ltx2c.files import Checkpoint
     from ltx2c.fusion import Job, fuse_tensor, fuse_tensors
     from ltx2c.inspection import inspect
-    from ltx2c.kernels import get_include
     from ltx2c.many import fuse_many
     from ltx2c.phases import write_phases
     from ltx2c.plan import Plan, plan_fuse
@@ -83,7 +83,7 @@ _MODULES = {
     "fuse_tensor": "fusion",
     "fuse_tensors": "fusion",
     "fused_bytes": "ranges",
-    "get_include": "kernels",
+    "get_include": "config",
     "inspect": "inspection",
     "plan_fuse": "plan",
     "plan_render": "rendering",

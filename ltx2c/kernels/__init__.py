@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import functools
 import os
-from pathlib import Path
 
 from ltx2c.errors import RefusedError, printable
 from ltx2c.kernels.fuse import CancelledError, Jobs, Stop, built, processors
 
-__all__ = ["CancelledError", "Jobs", "Stop", "available", "get_include", "processors", "selected", "verdicts", "why"]
+__all__ = ["CancelledError", "Jobs", "Stop", "available", "processors", "selected", "verdicts", "why"]
 
 _VARIABLE = "LTX2C_KERNEL"
 
@@ -53,8 +52,3 @@ def why() -> str:
     names = list(verdicts())
     missed = names[names.index(selected()) + 1 :]
     return "; ".join([f"{selected()}: the fastest that runs here", *(f"{n}: {verdicts()[n]}" for n in missed)])
-
-
-def get_include() -> str:
-    """The folder of the C headers: ``ltx2c.h`` fuses from C, with the same kernels and the same bytes."""
-    return str(Path(__file__).parent)

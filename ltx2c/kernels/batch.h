@@ -30,7 +30,7 @@ typedef struct ltx2c_slab {
     size_t done;                       /* blocks finished */
 } ltx2c_slab;
 
-typedef struct {
+typedef struct ltx2c_worker {
     size_t slab, row_block; /* whose B `b` holds */
     uint32_t *a;            /* packed A of slabs that are one block high: nobody shares it */
     uint32_t *b;            /* [term][row][b_stride] */
@@ -38,15 +38,6 @@ typedef struct {
     ltx2c_factors *factors; /* [term] */
     char *stage;            /* a tile at the right edge: of the weight, and of each full term */
 } ltx2c_worker;
-
-typedef struct {
-    const ltx2c_kernel *kernel;
-    ltx2c_slab *slabs;
-    size_t slab_count, blocks, next_ticket;
-    ltx2c_worker *workers;
-    size_t worker_count;
-    ltx2c_workspace *workspace;
-} ltx2c_batch;
 
 LTX2C_INLINE size_t ltx2c_ceil(size_t count, size_t size) { return (count + size - 1) / size; }
 LTX2C_INLINE size_t ltx2c_min(size_t a, size_t b) { return a < b ? a : b; }
@@ -145,7 +136,7 @@ static void ltx2c_plan_slabs(ltx2c_batch *batch, ltx2c_job *jobs, size_t job_cou
     }
 }
 
-static void ltx2c_close_batch(ltx2c_batch *batch) {
+LTX2C_API void ltx2c_close_batch(ltx2c_batch *batch) {
     free(batch->slabs);
     free(batch->workers);
     ltx2c_return_workspace(batch->workspace);
@@ -156,8 +147,8 @@ static void ltx2c_carve_units(ltx2c_batch *batch, uintptr_t *at, int measure) {
     for (size_t i = 0; i < batch->slab_count; i++) {
         ltx2c_slab *slab = &batch->slabs[i];
         const size_t units = ltx2c_units(slab);
-        slab->unit_states = ltx2c_carve(at, units * sizeof(int));
-        slab->a_range = ltx2c_carve(at, units * slab->job->term_count * sizeof(ltx2c_range));
+        slab->unit_states = (int *)ltx2c_carve(at, units * sizeof(int));
+        slab->a_range = (ltx2c_range *)ltx2c_carve(at, units * slab->job->term_count * sizeof(ltx2c_range));
         if (!measure) memset(slab->unit_states, 0, units * sizeof(int));
     }
 }
@@ -174,7 +165,7 @@ static void ltx2c_carve_ring(ltx2c_batch *batch, uintptr_t *at) {
         if (slab->row_blocks == 1) continue;
         const size_t turn = shared++ % LTX2C_RING;
         slab->previous = last[turn];
-        slab->buffer = last[turn] ? last[turn]->buffer : ltx2c_carve(at, words * sizeof(uint32_t));
+        slab->buffer = last[turn] ? last[turn]->buffer : (uint32_t *)ltx2c_carve(at, words * sizeof(uint32_t));
         last[turn] = slab;
     }
 }
@@ -191,11 +182,11 @@ static void ltx2c_carve_workers(ltx2c_batch *batch, uintptr_t *at) {
     for (size_t w = 0; w < batch->worker_count; w++) {
         ltx2c_worker *worker = &batch->workers[w];
         worker->slab = (size_t)-1;
-        worker->a = ltx2c_carve(at, a * sizeof(uint32_t));
-        worker->b = ltx2c_carve(at, b * sizeof(uint32_t));
-        worker->b_range = ltx2c_carve(at, tiles * terms * sizeof(ltx2c_range));
-        worker->factors = ltx2c_carve(at, terms * sizeof(ltx2c_factors));
-        worker->stage = ltx2c_carve(at, (terms + 1) * ltx2c_stage_bytes(batch->kernel));
+        worker->a = (uint32_t *)ltx2c_carve(at, a * sizeof(uint32_t));
+        worker->b = (uint32_t *)ltx2c_carve(at, b * sizeof(uint32_t));
+        worker->b_range = (ltx2c_range *)ltx2c_carve(at, tiles * terms * sizeof(ltx2c_range));
+        worker->factors = (ltx2c_factors *)ltx2c_carve(at, terms * sizeof(ltx2c_factors));
+        worker->stage = (char *)ltx2c_carve(at, (terms + 1) * ltx2c_stage_bytes(batch->kernel));
     }
 }
 
@@ -207,8 +198,9 @@ static uintptr_t ltx2c_carve_batch(ltx2c_batch *batch, uintptr_t at, int measure
     return at;
 }
 
-/* Prepares the fusion of `jobs`, which must stay where they are, by up to `workers` threads. 0, or -1: no memory. */
-static int ltx2c_open_batch(ltx2c_batch *batch, const ltx2c_kernel *kernel, ltx2c_job *jobs, size_t job_count,
+/* Prepares the fusion of `jobs`, which are sound and stay where they are, by up to `workers` threads. 0, or -1: no
+ * memory. */
+static int ltx2c_plan_batch(ltx2c_batch *batch, const ltx2c_kernel *kernel, ltx2c_job *jobs, size_t job_count,
                             size_t workers) {
 #ifdef LTX2C_SABOTAGE
     workers = ltx2c_sabotage_batch(jobs, job_count, workers);
@@ -216,11 +208,11 @@ static int ltx2c_open_batch(ltx2c_batch *batch, const ltx2c_kernel *kernel, ltx2
     memset(batch, 0, sizeof *batch);
     batch->kernel = kernel;
     batch->slab_count = ltx2c_count_slabs(kernel, jobs, job_count);
-    batch->slabs = calloc(batch->slab_count + 1, sizeof(ltx2c_slab));
+    batch->slabs = (ltx2c_slab *)calloc(batch->slab_count + 1, sizeof(ltx2c_slab));
     if (!batch->slabs) return -1;
     ltx2c_plan_slabs(batch, jobs, job_count);
     batch->worker_count = ltx2c_max(ltx2c_min(workers, batch->blocks), 1);
-    batch->workers = calloc(batch->worker_count, sizeof(ltx2c_worker));
+    batch->workers = (ltx2c_worker *)calloc(batch->worker_count, sizeof(ltx2c_worker));
     if (batch->workers) {
         batch->workspace = ltx2c_take_workspace(ltx2c_carve_batch(batch, 0, 1));
         if (batch->workspace) {

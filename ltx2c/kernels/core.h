@@ -11,9 +11,13 @@
 #error "ltx2c computes exact bytes: compile without -ffast-math"
 #endif
 
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
+
+#include "types.h"
+
+#ifndef LTX2C_API /* the calls of types.h's batches: ltx2c.h gives them to other units too */
+#define LTX2C_API static
+#endif
 
 #define LTX2C_INLINE static inline __attribute__((always_inline))
 #define LTX2C_APART static __attribute__((noinline)) /* rare work that must not take registers from common work */
@@ -24,44 +28,7 @@
 #define LTX2C_UNROLL _Pragma("GCC unroll 24")
 #endif
 
-typedef enum { LTX2C_BF16 = 0, LTX2C_F32 = 1, LTX2C_F16 = 2 } ltx2c_dtype;
-
-/* What is computed: the contract's two arithmetics, and one for layouts that store the sum by a rule of their own.
- * LTX rounds factors, aggregate and sum through bf16. LTX_WIDE has the same aggregate, and its sum with an f32 weight
- * stays f32, unrounded. F32 keeps f32 throughout: products by fused multiply-add, the total starting at the weight. */
-typedef enum { LTX2C_ARITHMETIC_LTX = 0, LTX2C_ARITHMETIC_F32 = 1, LTX2C_ARITHMETIC_LTX_WIDE = 2 } ltx2c_arithmetic;
-
 LTX2C_INLINE size_t ltx2c_itemsize(ltx2c_dtype dtype) { return dtype == LTX2C_F32 ? 4 : 2; }
-
-/* A row-major matrix: `stride` bytes from one row to the next, elements of a row adjacent. Any address will do, odd ones
- * too: files hold tensors at any byte. So whatever points into a matrix is of bytes, and read by memcpy or by a vector
- * load that needs no alignment. */
-typedef struct {
-    const void *data;
-    ptrdiff_t stride;
-    ltx2c_dtype dtype;
-} ltx2c_matrix;
-
-/* One adapter's part: of low rank, a [rank, in] and b [out, rank]; or a full matrix [out, in], and the rest unused. */
-typedef struct {
-    ltx2c_matrix a, b;
-    size_t rank;
-    ltx2c_matrix full; /* data NULL in a term of low rank */
-    float strength;
-} ltx2c_term;
-
-/* One weight: out = weight + the terms' delta, [rows, columns]. `out` has the weight's dtype and may be the weight.
- * LTX_WIDE takes f32 weights only. */
-typedef struct {
-    ltx2c_matrix weight;
-    ltx2c_arithmetic arithmetic;
-    void *out;
-    ptrdiff_t out_stride;
-    size_t rows, columns;
-    const ltx2c_term *terms;
-    size_t term_count;
-    uint64_t nonfinite; /* result: how many values became inf or NaN where the weight was finite */
-} ltx2c_job;
 
 /* ---- The guard --------------------------------------------------------------------------------------------------- */
 
@@ -152,7 +119,7 @@ typedef struct {
     size_t columns;      /* of a block that is cut by columns too */
 } ltx2c_blocking;
 
-typedef struct {
+struct ltx2c_kernel {
     const char *name;
     const char *(*unsupported)(void); /* NULL where the kernel runs; else what this CPU lacks, for people to read */
     unsigned panel; /* columns of a panel */
@@ -172,7 +139,7 @@ typedef struct {
     /* Multiply-adds per call of `peak`, which does nothing but the strip's innermost instruction, on registers. */
     uint64_t peak_macs;
     float (*peak)(float seed);
-} ltx2c_kernel;
+};
 
 /* ---- The contract's scalar conversions --------------------------------------------------------------------------- */
 
@@ -258,7 +225,7 @@ typedef struct {
 /* Makes NaNs canonical; counts the values that the weight did not bring along. */
 __attribute__((unused)) LTX2C_APART uint64_t ltx2c_settle(const ltx2c_doubt *doubt, const ltx2c_doubt *end,
                                                           size_t columns, ltx2c_dtype dtype) {
-    static const uint32_t nan[] = {[LTX2C_BF16] = 0x7fc0, [LTX2C_F32] = 0x7fc00000, [LTX2C_F16] = 0x7e00};
+    static const uint32_t nan[] = {0x7fc0, 0x7fc00000, 0x7e00};
     uint64_t nonfinite = 0;
     for (; doubt < end; doubt++)
         for (size_t c = 0; c < columns; c++) {

@@ -108,7 +108,7 @@ static uint64_t ltx2c_run_strip(const ltx2c_kernel *kernel, ltx2c_worker *worker
         const ltx2c_matrix *full = &job->terms[t].full;
         f->b = b + local * f->b_stride;
         f->b_range = worker->b_range[tile * terms + t];
-        f->full = full->data;
+        f->full = (const char *)full->data;
         if (f->full) f->full += (ptrdiff_t)row * full->stride + (ptrdiff_t)(column * ltx2c_itemsize(full->dtype));
         f->full_stride = full->stride;
         b += place->slab->block_rows * f->b_stride;
@@ -170,10 +170,14 @@ static void ltx2c_point_at_a(const ltx2c_kernel *kernel, const ltx2c_slab *slab,
         worker->factors[t] = (ltx2c_factors){
             .a = a - origin * depth * kernel->panel,
             .a_range = slab->a_range + t * ltx2c_units(slab),
+            .b = NULL,
             .b_stride = ltx2c_b_stride(kernel, slab->job, term),
+            .b_range = {0, 0},
             .depth = depth,
             .wide = ltx2c_is_wide(slab->job, term),
             .strength = term->strength,
+            .full = NULL,
+            .full_stride = 0,
             .full_dtype = term->full.dtype,
         };
         a += panel_count * depth * kernel->panel;
@@ -195,13 +199,14 @@ static void ltx2c_prepare_a(const ltx2c_kernel *kernel, ltx2c_slab *slab, ltx2c_
 static void ltx2c_run_place(ltx2c_batch *batch, size_t index, size_t block, ltx2c_worker *worker) {
     ltx2c_slab *slab = &batch->slabs[index];
     const size_t row_block = block / slab->panel_blocks, first = block % slab->panel_blocks * slab->block_panels;
-    ltx2c_place place = {
+    const size_t row = row_block * slab->block_rows;
+    const ltx2c_place place = {
         .slab = slab,
-        .row = row_block * slab->block_rows,
+        .row = row,
+        .rows = ltx2c_min(slab->block_rows, slab->job->rows - row),
         .first_panel = first,
         .last_panel = ltx2c_min(first + slab->block_panels, slab->panels),
     };
-    place.rows = ltx2c_min(slab->block_rows, slab->job->rows - place.row);
     ltx2c_prepare_a(batch->kernel, slab, worker, &place);
     if (worker->slab != index || worker->row_block != row_block) {
         ltx2c_pack_b(batch->kernel, slab, worker, place.row, place.rows);
@@ -227,7 +232,7 @@ static size_t ltx2c_find_slab(const ltx2c_batch *batch, size_t ticket) {
 }
 
 /* Takes the next block and runs it; 0 where none is left. No two threads may be the same worker at the same time. */
-static int ltx2c_run_block(ltx2c_batch *batch, size_t worker) {
+LTX2C_API int ltx2c_run_block(ltx2c_batch *batch, size_t worker) {
     const size_t ticket = __atomic_fetch_add(&batch->next_ticket, 1, __ATOMIC_RELAXED);
     if (ticket >= batch->blocks) return 0;
     const ltx2c_environment saved = ltx2c_enter_environment();

@@ -52,7 +52,7 @@ cdef extern from "driver.h" nogil:
     ctypedef struct ltx2c_batch:
         size_t worker_count
 
-    int ltx2c_open_batch(ltx2c_batch *batch, const ltx2c_kernel *kernel, ltx2c_job *jobs, size_t job_count,
+    int ltx2c_plan_batch(ltx2c_batch *batch, const ltx2c_kernel *kernel, ltx2c_job *jobs, size_t job_count,
                          size_t workers)
     int ltx2c_run_block(ltx2c_batch *batch, size_t worker)
     void ltx2c_close_batch(ltx2c_batch *batch)
@@ -192,7 +192,7 @@ cdef class Jobs:
         cdef uint64_t last_look = 0
         stop = Stop() if stop is None else stop
         cdef int *asked = &stop.asked
-        if ltx2c_open_batch(&batch, find_kernel(kernel), self.jobs, self.job_count, threads):
+        if ltx2c_plan_batch(&batch, find_kernel(kernel), self.jobs, self.job_count, threads):
             raise MemoryError
         workers = ltx2c_obtainable_threads(batch.worker_count)
         with nogil, parallel(num_threads=workers):

@@ -29,7 +29,7 @@ enum {
     ltx2c_haswell_lanes = 8,
     ltx2c_haswell_vectors = 2,
     LTX2C_HASWELL_PANEL = 16,
-    LTX2C_HASWELL_UNIT = LTX2C_UNIT / LTX2C_HASWELL_PANEL /* panels */
+    LTX2C_HASWELL_UNIT = (int)LTX2C_UNIT / LTX2C_HASWELL_PANEL /* panels */
 };
 
 typedef __m256 ltx2c_haswell_vector;

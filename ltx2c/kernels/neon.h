@@ -20,7 +20,7 @@ enum {
     ltx2c_neon_lanes = 4,
     ltx2c_neon_vectors = 4,
     LTX2C_NEON_PANEL = 16,
-    LTX2C_NEON_UNIT = LTX2C_UNIT / LTX2C_NEON_PANEL /* panels */
+    LTX2C_NEON_UNIT = (int)LTX2C_UNIT / LTX2C_NEON_PANEL /* panels */
 };
 
 typedef float32x4_t ltx2c_neon_vector;

@@ -49,7 +49,7 @@ static void ltx2c_pack_a_wide(const ltx2c_kernel *kernel, uint32_t *to, const lt
     memset(stage, 0, sizeof stage);
     for (size_t k = 0; k < term->rank; k++, to += kernel->panel) {
         const char *row = (const char *)term->a.data + (ptrdiff_t)k * term->a.stride + column * itemsize;
-        kernel->pack_a_wide(to, panel_words, whole ? row : memcpy(stage, row, bytes), term->a.dtype, panels);
+        kernel->pack_a_wide(to, panel_words, whole ? row : (const char *)memcpy(stage, row, bytes), term->a.dtype, panels);
     }
 }
 

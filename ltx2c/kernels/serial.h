@@ -206,7 +206,7 @@ static const ltx2c_kernel ltx2c_serial = {
     .pack_a_wide = ltx2c_serial_pack_a_wide,
     .pack_b = ltx2c_serial_pack_b,
     .strip = ltx2c_serial_strip_by_rows,
-    .peak_macs = LTX2C_PEAK_STEPS * LTX2C_SERIAL_PANEL,
+    .peak_macs = (uint64_t)LTX2C_PEAK_STEPS * LTX2C_SERIAL_PANEL,
     .peak = ltx2c_serial_peak,
 };
 

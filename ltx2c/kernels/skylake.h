@@ -30,7 +30,7 @@ enum {
     ltx2c_skylake_lanes = 16,
     ltx2c_skylake_vectors = 4,
     LTX2C_SKYLAKE_PANEL = 64,
-    LTX2C_SKYLAKE_UNIT = LTX2C_UNIT / LTX2C_SKYLAKE_PANEL /* panels */
+    LTX2C_SKYLAKE_UNIT = (int)LTX2C_UNIT / LTX2C_SKYLAKE_PANEL /* panels */
 };
 
 typedef __m512 ltx2c_skylake_vector;

@@ -15,7 +15,7 @@
 enum { LTX2C_KEPT_BYTES = 32 << 20, LTX2C_HUGE_PAGE = 2 << 20 };
 
 /* The block begins with this, and what is carved from it follows at the next 64 bytes. */
-typedef struct {
+typedef struct ltx2c_workspace {
     size_t bytes;
 } ltx2c_workspace;
 
@@ -31,7 +31,7 @@ static ltx2c_workspace *ltx2c_take_workspace(size_t bytes) {
 #ifdef MADV_HUGEPAGE
     madvise(memory, bytes, MADV_HUGEPAGE); /* only advice: packed panels then cost one TLB entry, not hundreds */
 #endif
-    workspace = memory;
+    workspace = (ltx2c_workspace *)memory;
     workspace->bytes = bytes;
     return workspace;
 }

@@ -9,7 +9,7 @@ import pytest
 
 from ltx2c import kernels
 
-EVERY_KERNEL = re.findall(r'#include "(\w+)\.h"', Path(kernels.get_include(), "kernels.def").read_text())
+EVERY_KERNEL = re.findall(r'#include "(\w+)\.h"', Path(kernels.__file__).with_name("kernels.def").read_text())
 
 
 @pytest.fixture(params=EVERY_KERNEL)

@@ -1,6 +1,9 @@
 /* Reads W, A and B (bf16, the sizes in argv) from stdin, fuses, and writes the result to stdout. */
+#define LTX2C_IMPLEMENTATION
 #include <ltx2c.h>
+
 #include <stdio.h>
+#include <stdlib.h>
 
 static uint16_t *read_matrix(size_t rows, size_t columns) {
     uint16_t *values = malloc(rows * columns * sizeof *values);

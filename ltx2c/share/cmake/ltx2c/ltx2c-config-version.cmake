@@ -1,0 +1,13 @@
+# The version is the header's. Before 1.0 a minor version may break what the one before had.
+file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/../../../include/ltx2c.h" ltx2c_line REGEX "^#define LTX2C_VERSION ")
+string(REGEX MATCH "[0-9]+[.][0-9]+[.][0-9]+" PACKAGE_VERSION "${ltx2c_line}")
+if(PACKAGE_VERSION VERSION_EQUAL PACKAGE_FIND_VERSION)
+  set(PACKAGE_VERSION_EXACT TRUE)
+endif()
+if(PACKAGE_VERSION VERSION_GREATER_EQUAL PACKAGE_FIND_VERSION)
+  string(REGEX MATCH "^(0[.])?[0-9]+" ltx2c_series "${PACKAGE_VERSION}")
+  string(REGEX MATCH "^(0[.])?[0-9]+" ltx2c_asked "${PACKAGE_FIND_VERSION}")
+  if(ltx2c_series STREQUAL ltx2c_asked)
+    set(PACKAGE_VERSION_COMPATIBLE TRUE)
+  endif()
+endif()
