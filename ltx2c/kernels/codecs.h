@@ -200,7 +200,8 @@ LTX2C_CLONES static uint64_t ltx2c_cast_piece(const char *from, char *to, size_t
                                  : ltx2c_cast_loop(from, to, count, LTX2C_F16, LTX2C_F16);
 }
 
-static uint64_t ltx2c_cast_row(const char *from, char *to, size_t count, ltx2c_dtype source, ltx2c_dtype target) {
+static inline uint64_t ltx2c_cast_row(const char *from, char *to, size_t count, ltx2c_dtype source,
+                                      ltx2c_dtype target) {
     const ltx2c_environment saved = ltx2c_enter_environment();
     const uint64_t overflowed = ltx2c_cast_piece(from, to, count, source, target);
     ltx2c_leave_environment(saved);
@@ -238,7 +239,7 @@ LTX2C_INLINE uint8_t *ltx2c_codes_at(const ltx2c_patch *patch, size_t row, size_
 }
 
 /* Makes codes 0; how many were not. */
-static ltx2c_tally ltx2c_clear(uint8_t *codes, size_t count) {
+static inline ltx2c_tally ltx2c_clear(uint8_t *codes, size_t count) {
     ltx2c_tally tally = {0};
     for (size_t i = 0; i < count; i++) tally.changed += codes[i] != 0;
     memset(codes, 0, count);
@@ -247,8 +248,8 @@ static ltx2c_tally ltx2c_clear(uint8_t *codes, size_t count) {
 
 /* Encodes `count` values of one row and of one granule, whose largest magnitude has the bits `largest`. Codes of a
  * granule that has no scale are left as they were. */
-static ltx2c_tally ltx2c_encode_part(const ltx2c_patch *patch, size_t row, size_t column, size_t count,
-                                     uint32_t largest) {
+static inline ltx2c_tally ltx2c_encode_part(const ltx2c_patch *patch, size_t row, size_t column, size_t count,
+                                            uint32_t largest) {
     uint8_t *codes = ltx2c_codes_at(patch, row, column);
     if (!largest) return ltx2c_clear(codes, count); /* of -0.0 too the code is 0 */
     const float multiplier = ltx2c_multiplier(largest);
@@ -263,7 +264,7 @@ static inline float ltx2c_scale(uint32_t largest, float before) {
 }
 
 /* The same outside of a band, in any environment. Volatile: the compiler may not move the arithmetic out of ours. */
-static float ltx2c_scale_of_all(uint32_t largest, float before) {
+static inline float ltx2c_scale_of_all(uint32_t largest, float before) {
     const ltx2c_environment saved = ltx2c_enter_environment();
     volatile uint32_t given = largest;
     volatile float scale = ltx2c_scale(given, before);
@@ -284,7 +285,7 @@ enum { LTX2C_GRANULES = 64 }; /* of a band done together, so that its rows are r
 
 LTX2C_INLINE size_t ltx2c_min_of(size_t a, size_t b) { return a < b ? a : b; }
 
-static void ltx2c_decode_band(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band) {
+static inline void ltx2c_decode_band(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band) {
     const ltx2c_environment saved = ltx2c_enter_environment();
     const size_t end = ltx2c_min_of((band + 1) * grid->rows, patch->rows);
     for (size_t row = band * grid->rows; row < end; row++) {
@@ -298,8 +299,8 @@ static void ltx2c_decode_band(const ltx2c_patch *patch, const ltx2c_grid *grid, 
 }
 
 /* Encodes some granules of a band, from `first` on to column `last`, and sets their scales. */
-static ltx2c_tally ltx2c_encode_granules(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band, size_t first,
-                                         size_t last) {
+static inline ltx2c_tally ltx2c_encode_granules(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band,
+                                                size_t first, size_t last) {
     const size_t begin = band * grid->rows, end = ltx2c_min_of(begin + grid->rows, patch->rows);
     uint32_t largest[LTX2C_GRANULES] = {0};
     ltx2c_tally tally = {0};
@@ -319,7 +320,7 @@ static ltx2c_tally ltx2c_encode_granules(const ltx2c_patch *patch, const ltx2c_g
     return tally;
 }
 
-static ltx2c_tally ltx2c_encode_band(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band) {
+static inline ltx2c_tally ltx2c_encode_band(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band) {
     const ltx2c_environment saved = ltx2c_enter_environment();
     const size_t stretch = LTX2C_GRANULES * grid->columns;
     ltx2c_tally tally = {0};
@@ -332,7 +333,7 @@ static ltx2c_tally ltx2c_encode_band(const ltx2c_patch *patch, const ltx2c_grid 
 
 /* Where one scale is for all bands, or none: the largest magnitude first, of each band; then the codes, with that of
  * all bands. */
-static uint32_t ltx2c_largest_of_band(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band) {
+static inline uint32_t ltx2c_largest_of_band(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band) {
     const size_t end = ltx2c_min_of((band + 1) * grid->rows, patch->rows);
     uint32_t largest = 0;
     for (size_t row = band * grid->rows; row < end; row++) {
@@ -342,8 +343,8 @@ static uint32_t ltx2c_largest_of_band(const ltx2c_patch *patch, const ltx2c_grid
     return largest;
 }
 
-static ltx2c_tally ltx2c_encode_band_by(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band,
-                                        uint32_t largest) {
+static inline ltx2c_tally ltx2c_encode_band_by(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band,
+                                               uint32_t largest) {
     const ltx2c_environment saved = ltx2c_enter_environment();
     const size_t end = ltx2c_min_of((band + 1) * grid->rows, patch->rows);
     ltx2c_tally tally = {0};
