@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from ltx2c.adapters.scaling import AlphaMode
 from ltx2c.arithmetic import LTX
-from ltx2c.engines.card import CARD_NAME, model_card
 from ltx2c.engines.digests import Digests
-from ltx2c.engines.file import write_fused
-from ltx2c.engines.outputs import lay_out
 from ltx2c.engines.report import FuseOutline, FuseReport, outline
 from ltx2c.engines.request import Request
 from ltx2c.engines.verify import VerifyReport, verify_fused
-from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint
-from ltx2c.files.destination import Destination, cannot_write
-from ltx2c.files.direct import write_small_file
-from ltx2c.files.layout import OutputLayout
-from ltx2c.files.paths import as_path, place
-from ltx2c.files.remembered import remembered_sha256
-from ltx2c.files.staging import publish, rehearse, stage
+from ltx2c.files.paths import place
+from ltx2c.files.staging import rehearse
+from ltx2c.jobs.hidden import HiddenJobs
 from ltx2c.plan import Plan
 from ltx2c.plan.block_weights import BlockWeights
 from ltx2c.plan.match import OnUnmatched
-from ltx2c.plan.opened import AdapterArgument, BaseArgument, OpenedPlan, reopened
+from ltx2c.plan.opened import AdapterArgument, BaseArgument, reopened
 from ltx2c.plan.options import Options
-from ltx2c.prepare import StrPath, check_destination, lay_out_whole, opened_plan
-from ltx2c.progress import OnProgress, Tracker
+from ltx2c.prepare import OutputForm, StrPath, check_destination, lay_out_whole, opened_plan
+from ltx2c.progress import OnProgress
+from ltx2c.single import WriteOptions, stands, write_single
 
 
 def fuse_checkpoint(
@@ -56,6 +47,8 @@ def fuse_checkpoint(
     max_shard_bytes: int | None = None,
     sha256: bool = False,
     expect_sha256: Sequence[str] = (),
+    executor: Executor | None = None,
+    resume: bool = False,
     progress: OnProgress | None = None,
 ) -> FuseReport:
     """Fuse adapters into a checkpoint and write the result, whole or not at all.
@@ -66,7 +59,8 @@ def fuse_checkpoint(
         out: the file to write, or the folder where the base is one or is sharded, with all that stands beside the
             weights; it is to be created in a folder that exists.
         arithmetic, nvfp4_scales, alpha, block_weights, variant, out_dtype, keep: as for ``plan_fuse``.
-        threads: to compute with; None for what this process may use.
+        threads: to compute with; None for what this process may use. With an ``executor``, for each unit that a worker
+            does, None for one: whoever starts workers gives a machine as many as it has cores.
         unmatched: ``"warn"`` goes on without adapter pairs that have no target in the base, and reports them.
         force: whether to replace ``out`` where it exists.
         reuse: whether to leave ``out`` as it is where the same request has made it: of the same base and adapters by
@@ -77,29 +71,40 @@ def fuse_checkpoint(
         max_shard_bytes: write a folder of shards of at most so many tensor bytes each, however the base is sharded.
         sha256: whether to report full digests of base, adapters and output; the adapters' enter the metadata too.
         expect_sha256: digests that the base and then each adapter must have, as far as given. Implies ``sha256``.
+        executor: any of ``concurrent.futures``' kind, whose workers see the inputs and the folder of ``out`` under the
+            same paths: processes of this machine or of others, whatever their CPUs. They do the result's units, in a
+            hidden folder beside ``out``; the caller puts the result in place when all are done and clean.
+        resume: whether to do the result in units that stay, in a hidden folder beside ``out``, where this run is killed
+            or the system fails it; and to take over what such a run has left of the same request. A refusal leaves
+            nothing.
         progress: called now and then, in the calling thread; with ``reuse`` also while inputs are read for their
             digests, when nothing of the output is done yet. What it raises ends the fuse and leaves nothing.
 
     Raises:
-        OSError: as the system raised it.
+        OSError: as the system raised it. Where a worker died or failed, the message names its unit.
         RefusedError: whatever stands against the fuse. All but ``nonfinite``, ``file-changed``, ``wrong-sha256`` (of
-            the base) and an output that appears meanwhile is found before a weight is read.
+            the base) and an output that appears meanwhile is found before a weight is read. ``resume-other-request``:
+            what a killed run left is of other inputs or options, which the message names.
     """
     with opened_plan(
         base, adapters, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant, out_dtype, keep)
     ) as plan:
-        return _write(
+        return write_single(
             plan,
             out,
-            threads=threads,
-            force=force,
-            reuse=reuse,
-            card=card,
-            allow_nonfinite=allow_nonfinite,
-            max_shard_bytes=max_shard_bytes,
-            sha256=sha256,
-            expect_sha256=expect_sha256,
-            progress=progress,
+            WriteOptions(
+                threads=threads,
+                force=force,
+                reuse=reuse,
+                card=card,
+                allow_nonfinite=allow_nonfinite,
+                max_shard_bytes=max_shard_bytes,
+                sha256=sha256,
+                expect_sha256=expect_sha256,
+                executor=executor,
+                resume=resume,
+                progress=progress,
+            ),
         )
 
 
@@ -115,6 +120,8 @@ def execute(
     max_shard_bytes: int | None = None,
     sha256: bool = False,
     expect_sha256: Sequence[str] = (),
+    executor: Executor | None = None,
+    resume: bool = False,
     progress: OnProgress | None = None,
 ) -> FuseReport:
     """Write what a plan says, whole or not at all: the bytes that ``fuse_checkpoint`` writes, in whatever process.
@@ -122,8 +129,8 @@ def execute(
     Args:
         plan: from ``plan_fuse``, or from ``Plan.from_json`` in another process. The files that it was made from are
             opened again where they were.
-        out, threads, force, reuse, card, allow_nonfinite, max_shard_bytes, sha256, expect_sha256, progress: as for
-            ``fuse_checkpoint``.
+        out, threads, force, reuse, card, allow_nonfinite, max_shard_bytes, sha256, expect_sha256, executor,
+            resume, progress: as for ``fuse_checkpoint``.
 
     Raises:
         OSError: as the system raised it.
@@ -131,110 +138,23 @@ def execute(
             from; ``bad-plan``; as ``fuse_checkpoint``.
     """
     with reopened(plan) as opened:
-        return _write(
+        return write_single(
             opened,
             out,
-            threads=threads,
-            force=force,
-            reuse=reuse,
-            card=card,
-            allow_nonfinite=allow_nonfinite,
-            max_shard_bytes=max_shard_bytes,
-            sha256=sha256,
-            expect_sha256=expect_sha256,
-            progress=progress,
+            WriteOptions(
+                threads=threads,
+                force=force,
+                reuse=reuse,
+                card=card,
+                allow_nonfinite=allow_nonfinite,
+                max_shard_bytes=max_shard_bytes,
+                sha256=sha256,
+                expect_sha256=expect_sha256,
+                executor=executor,
+                resume=resume,
+                progress=progress,
+            ),
         )
-
-
-def _write(
-    plan: OpenedPlan,
-    out: StrPath,
-    *,
-    force: bool,
-    reuse: bool,
-    card: bool,
-    max_shard_bytes: int | None,
-    sha256: bool,
-    expect_sha256: Sequence[str],
-    **how: Any,
-) -> FuseReport:
-    began = time.perf_counter()
-    laid_out = lay_out_whole(plan, out, max_shard_bytes)
-    digests = Digests(plan.sources, expect_sha256) if sha256 or expect_sha256 else None
-    layout, request = laid_out.layout, None
-    if reuse:
-        tracker = Tracker(plan.plan.bytes_written, plan.plan.macs, how["progress"])
-        request = Request(plan, layout, max_shard_bytes, lambda: tracker.advance(0, 0))
-        if digests is not None:
-            digests.take(request.inputs)
-        if _stands(out, request, layout, force=force):
-            tracker.advance(plan.plan.bytes_written, plan.plan.macs)
-            return _reused(plan, out, request, layout, began, digests=digests, threads=how["threads"])
-    text = model_card(plan) if card else None
-    layout, notes = _with_card(layout, text)
-    destination = check_destination(plan, out, layout, force=force)
-    adapters = request.of_adapters(plan) if request else digests.of_adapters() if digests else None
-    if adapters is not None:
-        asked = request.sha256 if request else None
-        named = lay_out(plan, max_shard_bytes=max_shard_bytes, adapter_sha256=adapters, request=asked)
-        layout, _ = _with_card(replace(named, siblings=layout.siblings), text)
-    report = write_fused(plan, layout, destination, digests=digests, **how)
-    if text is not None and not layout.is_folder:
-        notes = _write_beside(destination.path.with_name(CARD_NAME), text)
-    return replace(report, notes=(*report.notes, *laid_out.notes, *notes))
-
-
-def _with_card(layout: OutputLayout, text: bytes | None) -> tuple[OutputLayout, tuple[str, ...]]:
-    """A folder's layout with a card in it, unless one comes along with the base."""
-    if text is None or not layout.is_folder:
-        return layout, ()
-    if CARD_NAME in layout.names:
-        return layout, (f"no card is written: the base's own {CARD_NAME} comes along",)
-    return replace(layout, texts={**layout.texts, CARD_NAME: text}), ()
-
-
-def _write_beside(path: Path, text: bytes) -> tuple[str, ...]:
-    """Write a card beside a result that is in place, which stands whatever becomes of this."""
-    try:
-        destination = Destination.check(path, inputs=(), needed_bytes=len(text))
-        with stage(destination) as staged:
-            write_small_file(staged.file(path.name), text)
-            publish(staged)
-    except (OSError, RefusedError) as error:
-        return (f"no card is written: {printable(error)}",)
-    return ()
-
-
-def _stands(out: StrPath, request: Request, layout: OutputLayout, *, force: bool) -> bool:
-    """Whether ``out`` is there, whole and made by the same request; refused where it is another and stays."""
-    path = as_path(out)
-    if not os.path.lexists(path):
-        return False
-    problem = request.differs(path, layout)
-    if problem and not force:
-        raise cannot_write(
-            path, f"it stands there, and {printable(problem)}; --force replaces it", "output-other-request"
-        )
-    return problem is None
-
-
-def _reused(
-    plan: OpenedPlan,
-    out: StrPath,
-    request: Request,
-    layout: OutputLayout,
-    began: float,
-    *,
-    digests: Digests | None,
-    threads: int | None,
-) -> FuseReport:
-    path = place(out)
-    known = digests.report() if digests else {}
-    if digests is not None:
-        written = [path / file.name for file in layout.files] if layout.is_folder else [path]
-        known |= {str(one): remembered_sha256(one) for one in written}
-    told = vars(outline(plan.plan, path, threads, known)) | {"reused": True}
-    return FuseReport(**told, nonfinite={}, seconds=time.perf_counter() - began)
 
 
 def outline_fuse(
@@ -272,16 +192,17 @@ def outline_fuse(
     with opened_plan(
         base, adapters, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant, out_dtype, keep)
     ) as plan:
-        layout, notes = lay_out_whole(plan, out, max_shard_bytes)
+        layout, notes, _ = lay_out_whole(plan, out, OutputForm(max_shard_bytes))
         if reuse:
             request = Request(plan, layout, max_shard_bytes)
-            if _stands(out, request, layout, force=force):
+            if stands(out, request, layout, force=force):
                 digests = Digests(plan.sources, expect_sha256) if sha256 or expect_sha256 else None
                 if digests is not None:
                     digests.take(request.inputs)
                 known = outline(plan.plan, place(out), threads, digests.report() if digests else {})
                 return replace(known, reused=True)
-        destination = check_destination(plan, out, layout, force=force)
+        left = HiddenJobs(out)
+        destination = check_destination(plan, out, layout, force=force, more_bytes=-left.disk_bytes)
         notes += rehearse(destination)
         digests = Digests(plan.sources, expect_sha256) if sha256 or expect_sha256 else None
         if digests is not None:

@@ -140,6 +140,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "job-busy": "a job that another process holds",
         "job-unfinished": "a job with units that are not done",
         "job-damaged": "a unit whose bytes are not those that were marked",
+        "resume-other-request": "what a killed run left of another request, where that is to be resumed",
         "job-other-version": "a job of another version",
         # arrays and threads
         "type": "neither a NumPy array nor a torch tensor in plain memory",

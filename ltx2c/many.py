@@ -21,7 +21,7 @@ from ltx2c.plan.fuse import plan_sources
 from ltx2c.plan.match import OnUnmatched, check_on_unmatched
 from ltx2c.plan.opened import AdapterArgument, BaseArgument, OpenedPlan, Sources, adapter_and_strength
 from ltx2c.plan.options import Options
-from ltx2c.prepare import check_destination, lay_out_whole, paths_read
+from ltx2c.prepare import OutputForm, check_destination, lay_out_whole, paths_read
 from ltx2c.progress import OnProgress
 
 OutT = TypeVar("OutT", bound="str | os.PathLike[str]")
@@ -143,7 +143,7 @@ class _Outputs:
     def target(self, opened: OpenedPlan, out: str | os.PathLike[str]) -> Target:
         """A result with its checked destination. Raises as those two do."""
         device = _device(out)
-        layout, notes = lay_out_whole(opened, out, self._max_shard_bytes)
+        layout, notes, _ = lay_out_whole(opened, out, OutputForm(self._max_shard_bytes))
         more = self._needed.get(device, 0)
         destination = check_destination(opened, out, layout, force=self._force, inputs=self._inputs, more_bytes=more)
         if destination.path in self._taken:

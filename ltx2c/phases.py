@@ -170,7 +170,7 @@ def _states(
             continue
         earlier = [at for at, state in enumerate(states) if state.opened.plan.fusions == plan.plan.fusions]
         if not earlier:
-            layout = lay_out_whole(plan, out, None).layout
+            layout = lay_out_whole(plan, out).layout
             made.append(phase.name if layout.is_folder else f"{phase.name}.safetensors")
             states.append(_State(plan, _within(layout, made[-1])))
         files.append(PhaseFile(phase.name, made[earlier[0] if earlier else -1]))

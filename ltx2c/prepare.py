@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from ltx2c.engines.card import CARD_NAME, model_card
 from ltx2c.engines.outputs import lay_out
 from ltx2c.files import Checkpoint
 from ltx2c.files.destination import Destination
 from ltx2c.files.layout import OutputLayout
 from ltx2c.files.paths import as_path
-from ltx2c.files.siblings import find_siblings
+from ltx2c.files.siblings import Sibling, find_siblings
 from ltx2c.plan.fuse import plan_sources
 from ltx2c.plan.opened import AdapterArgument, BaseArgument, OpenedPlan, opened
 from ltx2c.plan.options import Options
@@ -30,21 +31,61 @@ def opened_plan(base: BaseArgument, adapters: Sequence[AdapterArgument], options
         yield OpenedPlan(plan_sources(sources, strengths, options), sources)
 
 
+@dataclass(frozen=True)
+class OutputForm:
+    """What of an output its plan leaves open.
+
+    Attributes:
+        max_shard_bytes, card: as for ``fuse_checkpoint``.
+        adapter_sha256, request: for the metadata: digests of the adapters' whole content, and of what was asked for.
+    """
+
+    max_shard_bytes: int | None = None
+    card: bool = False
+    adapter_sha256: tuple[str, ...] | None = None
+    request: str | None = None
+
+    def lay_out(self, opened: OpenedPlan) -> OutputLayout:
+        """The files of the output. Raises as ``lay_out`` does."""
+        return lay_out(
+            opened,
+            max_shard_bytes=self.max_shard_bytes,
+            adapter_sha256=self.adapter_sha256,
+            request=self.request,
+        )
+
+
 class LaidOut(NamedTuple):
-    """A plan's output, and what a person should know of what comes along."""
+    """A plan's output, and what a person should know of what comes along; ``card`` goes beside an output's file."""
 
     layout: OutputLayout
     notes: tuple[str, ...]
+    card: bytes | None = None
+
+    def again(self, opened: OpenedPlan, form: OutputForm) -> LaidOut:
+        """The same in another form; what comes along is not looked for again."""
+        layout = replace(form.lay_out(opened), siblings=self.layout.siblings)
+        if not form.card:
+            return LaidOut(layout, self.notes)
+        text = model_card(opened)
+        if not layout.is_folder:
+            return LaidOut(layout, self.notes, text)
+        if CARD_NAME in layout.names:
+            return LaidOut(layout, (*self.notes, f"no card is written: the base's own {CARD_NAME} comes along"))
+        return LaidOut(replace(layout, texts={**layout.texts, CARD_NAME: text}), self.notes)
 
 
-def lay_out_whole(opened: OpenedPlan, out: StrPath, max_shard_bytes: int | None) -> LaidOut:
+_PLAIN = OutputForm()
+
+
+def lay_out_whole(opened: OpenedPlan, out: StrPath, form: OutputForm = _PLAIN) -> LaidOut:
     """The output of a plan with all that comes along. Raises as ``lay_out`` and ``find_siblings`` do."""
-    layout = lay_out(opened, max_shard_bytes=max_shard_bytes)
     base = opened.sources.base
-    if base.folder is None:
-        return LaidOut(layout, ())
-    siblings, notes = find_siblings(base.folder, written_components(base, opened.plan.weights), as_path(out))
-    return LaidOut(replace(layout, siblings=siblings), notes)
+    siblings: tuple[Sibling, ...] = ()
+    notes: tuple[str, ...] = ()
+    if base.folder is not None:
+        siblings, notes = find_siblings(base.folder, written_components(base, opened.plan.weights), as_path(out))
+    return LaidOut(OutputLayout((), False, {}, siblings), notes).again(opened, form)
 
 
 def check_destination(

@@ -34,6 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--reuse", action="store_true", help="leave OUT as it is where the same request, by content, has made it"
     )
     parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="keep what is done where this run is killed or the system fails it, hidden beside OUT, and take over what "
+        "such a run has left: give it to both",
+    )
+    parser.add_argument(
         "--card", action="store_true", help="write a model card, README.md, into the folder OUT or beside the file"
     )
     options.add_unmatched(parser)
@@ -67,7 +73,12 @@ def run(args: argparse.Namespace) -> Result:
         return Result(planned.as_json(), "\n".join(_outline_lines(planned)))
     with progress.bar("fuse", args) as report:
         done = api.fuse_checkpoint(
-            *inputs, **given, card=args.card, allow_nonfinite=args.allow_nonfinite, progress=report
+            *inputs,
+            **given,
+            resume=args.resume,
+            card=args.card,
+            allow_nonfinite=args.allow_nonfinite,
+            progress=report,
         )
     return Result(done.as_json(), "\n".join(summary(done)))
 

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> Result:
     if args.action == "unit":
         mark = job.unit(args.number, threads=args.threads)
         nbytes = sum(end - begin for _, begin, end in mark.ranges)
-        told: dict[str, Any] = {"unit": mark.unit, "bytes": nbytes, "sha256": mark.sha256}
+        told: dict[str, Any] = {"unit": mark.unit, "bytes": nbytes, "xxh3": mark.xxh3}
         return Result(told, f"{printable(args.job)}: unit {mark.unit} is done: {nbytes:,} bytes")
     if args.action == "abandon":
         job.abandon()

@@ -60,6 +60,10 @@ class Fused(NamedTuple):
     unencodable: Counter[str]
     loss: Loss = Loss()
 
+    def plus(self, more: Fused) -> Fused:
+        """What both came to."""
+        return Fused(self.nonfinite + more.nonfinite, self.unencodable + more.unencodable, self.loss + more.loss)
+
 
 class Fuser:
     """Fuses for several workers at the same time, each with threads and working memory of its own."""

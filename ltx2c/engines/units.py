@@ -48,10 +48,10 @@ class _Span(NamedTuple):
 class UnitFuser:
     """Makes units of one result, one after the other, over the same buffers."""
 
-    def __init__(self, opened: OpenedPlan, layout: OutputLayout, threads: int) -> None:
-        """``threads``: to compute with."""
+    def __init__(self, opened: OpenedPlan, layout: OutputLayout, threads: int, *, measure: bool = False) -> None:
+        """``threads``: to compute with. ``measure``: as for ``Fuser``."""
         self._work = work_of(opened)
-        self._stream = Stream(self._work, threads, block_bytes=BLOCK_BYTES)
+        self._stream = Stream(self._work, threads, block_bytes=BLOCK_BYTES, measure=measure)
         self._files = {file.name: file for file in layout.files}
         self._places = {
             placed.tensor.key: (file.name, placed.begin) for file in layout.files for placed in file.tensors
@@ -172,8 +172,7 @@ class UnitFuser:
         blocks = self._stream.run(gather(self._pieces(spans), self._work, self._stream.block_bytes))
         with contextlib.closing(blocks):
             for block, buffer, fused in blocks:
-                total.nonfinite.update(fused.nonfinite)
-                total.unencodable.update(fused.unencodable)
+                total = total.plus(fused)
                 for file, offset, data in self._runs(block, buffer):
                     put(file, offset, data)
                 for piece in block.pieces:

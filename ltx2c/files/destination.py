@@ -182,7 +182,7 @@ class Destination:
         room = _free_bytes(self.path.parent)
         if room is None:
             return
-        room += sum(map(_disk_bytes, (self.path.with_name(name) for name, _ in self._leftovers())))
+        room += sum(map(disk_bytes, (self.path.with_name(name) for name, _ in self._leftovers())))
         if needed > room:
             self._refuse(f"needs {needed} bytes, its file system has {room} free", "no-room")
 
@@ -234,7 +234,7 @@ def _holds(folder: Path, source: Path) -> bool:
     return any(_same(folder, parent) for way in (source.absolute(), source.resolve()) for parent in way.parents)
 
 
-def _disk_bytes(path: Path) -> int:
+def disk_bytes(path: Path) -> int:
     """What a file, or a folder's files, take on disk; 0 of what has gone, as another run's may at any moment."""
     try:
         files = [path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]

@@ -20,6 +20,7 @@ from pathlib import Path
 from ltx2c.files.folder import Folder, same_file
 
 SUFFIX = ".ltx2c-part"
+JOB_SUFFIX = ".ltx2c-job"  # of a folder in which a result is made in units
 ASIDE = "-old"  # behind a temporary's name: what stood at the destination, for a moment between two renames
 
 _TOKEN_BYTES = 16
@@ -56,8 +57,21 @@ def _cut(name: str, room: int) -> str:
 
 def is_temporary(name: str, entry: str) -> bool:
     """Whether ``entry`` is called as a temporary of a result called ``name``."""
-    pattern = f"{re.escape(stem(name))}[0-9a-f]{{{2 * _TOKEN_BYTES}}}{re.escape(SUFFIX)}({re.escape(ASIDE)})?"
-    return re.fullmatch(pattern, entry, re.DOTALL) is not None
+    return _is_called(name, entry, f"{re.escape(SUFFIX)}({re.escape(ASIDE)})?")
+
+
+def job_name(name: str) -> str:
+    """A new name for the folder in which a result called ``name`` is made in units."""
+    return f"{stem(name)}{_token()}{JOB_SUFFIX}"
+
+
+def is_job_name(name: str, entry: str) -> bool:
+    """Whether ``entry`` is called so."""
+    return _is_called(name, entry, re.escape(JOB_SUFFIX))
+
+
+def _is_called(name: str, entry: str, ending: str) -> bool:
+    return re.fullmatch(f"{re.escape(stem(name))}[0-9a-f]{{{2 * _TOKEN_BYTES}}}{ending}", entry, re.DOTALL) is not None
 
 
 class Temporary:

@@ -7,7 +7,6 @@ destination as it was and costs the units that were under way.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -16,19 +15,17 @@ from typing import Any
 
 from ltx2c.engines.nonfinite import Nonfinite
 from ltx2c.engines.report import FuseReport, outline
-from ltx2c.engines.units import UnitFuser
 from ltx2c.errors import RefusedError, printable
-from ltx2c.files.destination import Destination
-from ltx2c.files.staging import stage
+from ltx2c.jobs.create import fill_folder, make_order
 from ltx2c.jobs.finish import put_in_place
 from ltx2c.jobs.folder import JobFolder
-from ltx2c.jobs.marks import Mark, write_durably
-from ltx2c.jobs.order import Order, headers_digest
+from ltx2c.jobs.marks import Mark
+from ltx2c.jobs.order import Order
 from ltx2c.jobs.run import do_missing
 from ltx2c.jobs.units import working
 from ltx2c.plan import Plan
 from ltx2c.plan.opened import reopened
-from ltx2c.prepare import check_destination, lay_out_whole
+from ltx2c.prepare import OutputForm, check_destination, lay_out_whole
 from ltx2c.progress import OnProgress
 
 # Enough that a unit's own costs do not show, little enough that a kill loses seconds.
@@ -95,23 +92,16 @@ class Job:
             OSError: as the system says.
             RefusedError: ``job-exists``, ``job-elsewhere``; as ``fuse_checkpoint`` before a weight is read.
         """
-        folder = JobFolder(path)
+        folder, form = JobFolder(path), OutputForm(max_shard_bytes)
         with reopened(plan) as opened:
-            layout, _ = lay_out_whole(opened, out, max_shard_bytes)
+            layout = lay_out_whole(opened, out, form).layout
             destination = check_destination(opened, out, layout, force=force)
             count = max(1, layout.size // UNIT_BYTES) if units is None else units
-            if count < 1:
-                raise RefusedError(f"a job has 1 unit or more, not {count}", code="bad-units")
-            cut = tuple(UnitFuser(opened, layout, 1).cut(count))
-            order = Order(plan, destination.path, force, allow_nonfinite, max_shard_bytes, cut, headers_digest(layout))
+            order = make_order(
+                opened, layout, destination, form, units=count, force=force, allow_nonfinite=allow_nonfinite
+            )
         folder.make()
-        try:
-            folder.make_parts(layout)
-            _try_adopting(folder, destination, layout.files[0].name)
-        except BaseException:
-            shutil.rmtree(folder.path, ignore_errors=True)
-            raise
-        write_durably(folder.order, order.to_json())
+        fill_folder(folder, order, layout, destination)
         return cls(folder, order)
 
     @classmethod
@@ -193,7 +183,9 @@ class Job:
             nonfinite, notes = put_in_place(self._folder, self.order)
         self._folder.remove()
         told = vars(replace(known, notes=(*known.notes, *notes)))
-        return FuseReport(**told, nonfinite=dict(nonfinite.counts), seconds=time.perf_counter() - began)
+        return FuseReport(
+            **told, nonfinite=dict(nonfinite.counts), seconds=time.perf_counter() - began, loss=nonfinite.loss
+        )
 
     def abandon(self) -> None:
         """Remove the job, whatever was done of it. The destination is left as it is.
@@ -204,16 +196,3 @@ class Job:
         """
         with self._folder.lease():
             self._folder.remove()
-
-
-def _try_adopting(folder: JobFolder, destination: Destination, first: str) -> None:
-    """Make sure that a part can be put in place in the end."""
-    with stage(destination) as staged:
-        try:
-            staged.adopt(first, folder.parts / first)
-        except OSError as error:
-            raise RefusedError(
-                f"{printable(folder.path)}: a job's folder must be on the file system of its result, which knows "
-                f"hard links: {error.strerror}",
-                code="job-elsewhere",
-            ) from None

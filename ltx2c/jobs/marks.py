@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections import Counter
@@ -10,9 +9,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import xxhash
+
 from ltx2c.engines.fuser import Fused
 from ltx2c.engines.units import Unit
 from ltx2c.errors import RefusedError, printable
+from ltx2c.layouts import DeltaSize, Encoded, Loss
 
 _STEP_BYTES = 4 << 20
 
@@ -24,20 +26,21 @@ class Mark:
     Attributes:
         unit: its number.
         ranges: what was written, in that order.
-        sha256: hex digest of those bytes.
-        nonfinite, unencodable: as ``Fused`` has them.
+        xxh3: 128-bit XXH3 of those bytes, in hex: against mistakes and faults, not against forgery.
+        nonfinite, unencodable, loss: as ``Fused`` has them.
     """
 
     unit: int
     ranges: tuple[Unit, ...]
-    sha256: str
+    xxh3: str
     nonfinite: Mapping[str, int]
     unencodable: Mapping[str, int]
+    loss: Loss
 
     @property
     def fused(self) -> Fused:
         """What fusing came to."""
-        return Fused(Counter(self.nonfinite), Counter(self.unencodable))
+        return Fused(Counter(self.nonfinite), Counter(self.unencodable), self.loss)
 
     def write(self, path: Path) -> None:
         """Put the mark in place, whole and durable. Raises OSError."""
@@ -49,7 +52,9 @@ class Mark:
         try:
             told = json.loads(path.read_text())
             ranges = tuple(Unit(str(f), int(b), int(e)) for f, b, e in told.pop("ranges"))
-            return cls(ranges=ranges, **told)
+            loss = told.pop("loss")
+            lost = Loss(Encoded(**loss["encoded"]), DeltaSize(**loss["size"]))
+            return cls(ranges=ranges, loss=lost, **told)
         except (KeyError, TypeError, ValueError) as error:
             raise RefusedError(f"{printable(path)}: no mark of a unit: {printable(error)}", code="bad-job") from None
 
@@ -60,17 +65,17 @@ class Mark:
             OSError: they cannot be read.
             RefusedError: ``job-damaged``, naming the unit.
         """
-        digest = hashlib.sha256()
+        digest = xxhash.xxh3_128()
         for file, begin, end in self.ranges:
             with (parts / file).open("rb", buffering=0) as stream:
                 stream.seek(begin)
                 while begin < end and (chunk := stream.read(min(_STEP_BYTES, end - begin))):
                     digest.update(chunk)
                     begin += len(chunk)
-        if digest.hexdigest() != self.sha256:
+        if digest.hexdigest() != self.xxh3:
             raise RefusedError(
-                f"{printable(parts)}: unit {self.unit} is not as it was written: sha256 is {digest.hexdigest()}, its "
-                f"mark says {self.sha256}",
+                f"{printable(parts)}: unit {self.unit} is not as it was written: its checksum is {digest.hexdigest()}, "
+                f"its mark says {self.xxh3}",
                 code="job-damaged",
             )
 
@@ -80,7 +85,7 @@ class Written:
 
     def __init__(self) -> None:
         self.ranges: list[Unit] = []
-        self._digest = hashlib.sha256()
+        self._digest = xxhash.xxh3_128()
 
     def add(self, file: str, begin: int, data: memoryview) -> None:
         """Take bytes as they are written."""
@@ -93,7 +98,8 @@ class Written:
 
     def mark(self, unit: int, fused: Fused) -> Mark:
         """The mark of all that was taken."""
-        return Mark(unit, tuple(self.ranges), self._digest.hexdigest(), dict(fused.nonfinite), dict(fused.unencodable))
+        counts = dict(fused.nonfinite), dict(fused.unencodable)
+        return Mark(unit, tuple(self.ranges), self._digest.hexdigest(), *counts, fused.loss)
 
 
 def write_durably(path: Path, text: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from ltx2c.engines.units import Unit
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.layout import OutputLayout
 from ltx2c.plan import Plan
+from ltx2c.prepare import OutputForm
 from ltx2c.version import __version__
 
 VERSION_KEY = "ltx2c_job"
@@ -25,7 +27,8 @@ class Order:
     Attributes:
         plan: what to fuse into what.
         out: where the result goes, absolute.
-        force, allow_nonfinite, max_shard_bytes: as for ``fuse_checkpoint``.
+        force, allow_nonfinite: as for ``fuse_checkpoint``.
+        form: of the result.
         units: that together make the result, but for its headers.
         headers_sha256: hex digest of those, which another version of the program would write otherwise.
     """
@@ -34,7 +37,7 @@ class Order:
     out: Path
     force: bool
     allow_nonfinite: bool
-    max_shard_bytes: int | None
+    form: OutputForm
     units: tuple[Unit, ...]
     headers_sha256: str
 
@@ -45,8 +48,25 @@ class Order:
 
     def to_json(self) -> str:
         """As a JSON text."""
-        told: dict[str, Any] = {**vars(self), "plan": json.loads(self.plan.to_json()), "out": str(self.out)}
-        return json.dumps({VERSION_KEY: VERSION, "program": __version__, **told})
+        return json.dumps({VERSION_KEY: VERSION, "program": __version__, **self._as_json()})
+
+    def _as_json(self) -> dict[str, Any]:
+        own = {"plan": json.loads(self.plan.to_json()), "out": str(self.out), "form": asdict(self.form)}
+        return {**vars(self), **own}
+
+    def difference(self, asked: Order) -> str | None:
+        """Where another order asks for another result, with both values; None where it asks for the same.
+
+        Units, and what may be done with the result, are no part of it; nor are numbers of inodes, which some file
+        systems change by themselves.
+        """
+        ours, theirs = dict(_leaves(self._as_json())), dict(_leaves(asked._as_json()))
+        for name in (*ours, *theirs):
+            if ours.get(name) != theirs.get(name):
+                path = ours.get(f"{name.rpartition('.')[0]}.path")  # of a file that is another now
+                where = f"{printable(path)}: " if path else ""
+                return f"{where}{name} was {printable(ours.get(name))}, is {printable(theirs.get(name))}"
+        return None
 
     @classmethod
     def from_json(cls, text: str, where: Path) -> Order:
@@ -61,8 +81,10 @@ class Order:
                 raise ValueError("it is of another version")
             told.pop("program")
             plan = Plan.from_json(json.dumps(told.pop("plan")))
+            form = told.pop("form")
+            form = OutputForm(**{**form, "adapter_sha256": form["adapter_sha256"] and tuple(form["adapter_sha256"])})
             out, units = Path(told.pop("out")), tuple(Unit(str(f), int(b), int(e)) for f, b, e in told.pop("units"))
-            return cls(plan=plan, out=out, units=units, **told)
+            return cls(plan=plan, out=out, form=form, units=units, **told)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RefusedError(f"{printable(where)}: no order of a job: {printable(error)}", code="bad-job") from None
 
@@ -87,6 +109,22 @@ class Order:
                 "otherwise",
                 code="job-other-version",
             )
+
+
+_NOT_COMPARED = ("device", "inode", "units", "force", "allow_nonfinite", "headers_sha256")
+
+
+def _leaves(told: object, name: str = "") -> Iterator[tuple[str, object]]:
+    """The single values in a JSON value, each with its place."""
+    if isinstance(told, Mapping):
+        inner = [(f"{name}.{key}" if name else str(key), one) for key, one in told.items() if key not in _NOT_COMPARED]
+    elif isinstance(told, (list, tuple)):
+        inner = [(f"{name}[{number}]", one) for number, one in enumerate(told)]
+    else:
+        yield name, told
+        return
+    for place, one in inner:
+        yield from _leaves(one, place)
 
 
 def headers_digest(layout: OutputLayout) -> str:

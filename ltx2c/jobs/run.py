@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import Executor, as_completed
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, as_completed, wait
 from pathlib import Path
 
 from ltx2c.jobs.folder import JobFolder
@@ -22,30 +23,55 @@ def do_missing(
         RefusedError: as a unit's maker does.
     """
     missing = folder.missing(len(order.units))
-    tracker = Tracker(sum(map(order.unit_bytes, missing)), 0, progress)
+    done = _done(order, missing, progress)
     if executor is not None:
-        _spread(executor, folder.path, order, missing, threads, tracker)
+        _spread(executor, folder.path, order, missing, threads, done)
     elif missing:
         with working(folder, order, threads) as worker:
             for number in missing:
                 with naming_unit(order, number):
                     worker.do(number)
-                tracker.advance(order.unit_bytes(number), 0)
+                done(number)
+
+
+def _done(order: Order, missing: Sequence[int], progress: OnProgress | None) -> Callable[[int], None]:
+    """Takes the number of each unit that is done, and tells; of the arithmetic each has as much as of the bytes."""
+    whole = sum(map(order.unit_bytes, range(len(order.units))))
+    macs = {number: order.plan.macs * order.unit_bytes(number) // whole for number in missing}
+    tracker = Tracker(sum(map(order.unit_bytes, missing)), sum(macs.values()), progress)
+    return lambda number: tracker.advance(order.unit_bytes(number), macs[number])
 
 
 def _spread(
-    executor: Executor, path: Path, order: Order, missing: list[int], threads: int | None, tracker: Tracker
+    executor: Executor,
+    path: Path,
+    order: Order,
+    missing: Sequence[int],
+    threads: int | None,
+    done: Callable[[int], None],
 ) -> None:
     attempt = os.urandom(8).hex()  # some engines answer equal calls from memory
-    futures = {executor.submit(work_unit, str(path), number, threads, attempt): number for number in missing}
+    futures: dict[Future[int], int] = {}
     try:
+        for number in missing:
+            with naming_unit(order, number):
+                futures[executor.submit(work_unit, str(path), number, threads, attempt)] = number
         for future in as_completed(futures):
             with naming_unit(order, futures[future]):
                 future.result()
-            tracker.advance(order.unit_bytes(futures[future]), 0)
-    finally:
-        for future in futures:
-            future.cancel()
+            done(futures[future])
+    except Exception:
+        _cancel(futures)
+        wait(futures)  # so that nobody writes any more when the caller hears of it
+        raise
+    except BaseException:  # Ctrl-C
+        _cancel(futures)
+        raise
+
+
+def _cancel(futures: dict[Future[int], int]) -> None:
+    for future in futures:
+        future.cancel()
 
 
 def work_unit(job: str, number: int, threads: int | None, attempt: str) -> int:

@@ -12,7 +12,6 @@ from ltx2c.jobs.folder import JobFolder
 from ltx2c.jobs.marks import Mark, Written
 from ltx2c.jobs.order import Order
 from ltx2c.plan.opened import OpenedPlan, reopened
-from ltx2c.prepare import lay_out_whole
 from ltx2c.threads import resolve_threads
 
 
@@ -61,16 +60,17 @@ def working(folder: JobFolder, order: Order, threads: int | None) -> Iterator[Un
             ``threads``.
     """
     with reopened(order.plan) as opened:
-        layout, _ = lay_out_whole(opened, order.out, order.max_shard_bytes)
+        layout = order.form.lay_out(opened)
         order.check_layout(layout)
-        yield UnitWorker(folder, order, UnitFuser(opened, layout, resolve_threads(threads)), opened)
+        yield UnitWorker(folder, order, UnitFuser(opened, layout, resolve_threads(threads), measure=True), opened)
 
 
 @contextlib.contextmanager
 def naming_unit(order: Order, number: int) -> Iterator[None]:
     """Say of what goes wrong in the block which unit it was."""
     file, begin, end = order.units[number]
-    unit = f"unit {number} (bytes {begin} to {end} of {printable(file)})"
+    several = len({one.file for one in order.units}) > 1
+    unit = f"unit {number} (bytes {begin} to {end} of {printable(order.out / file if several else order.out)})"
     try:
         yield
     except RefusedError as error:
