@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from steps import steps
 
 from ltx2c import overlaps
 
@@ -79,7 +78,7 @@ def test_a_race_is_found_where_there_is_one(slices, pitch, lead, plain):
 
 
 @pytest.mark.parametrize("shape", ["columns", "tiles", "rows"])
-def test_thousands_of_slices_of_one_array_are_told_apart_quickly(shape):
+def test_thousands_of_slices_of_one_array_are_not_compared_pair_by_pair(shape):
     rows, columns = {"columns": (1, 6000), "tiles": (80, 75), "rows": (6000, 1)}[shape]
     store = np.zeros((rows * 2 if shape != "rows" else 6000, columns * 2), np.float32)
     read = np.zeros_like(store)
@@ -88,9 +87,8 @@ def test_thousands_of_slices_of_one_array_are_told_apart_quickly(shape):
         down, across = divmod(job, columns)
         place = (slice(2 * down, 2 * down + 2) if shape != "rows" else down, slice(2 * across, 2 * across + 2))
         uses += [_use(job, np.atleast_2d(store[place]), True), _use(job, np.atleast_2d(read[place]), False)]
-    began = time.process_time()
+    assert steps(lambda: overlaps.find_race(uses)) < 100 * len(uses)
     assert overlaps.find_race(uses) is None
-    assert time.process_time() - began < 3  # minutes, when each pair was compared
     uses.append(_use(-1, store[-1:, -1:], False))
     writer, other = overlaps.find_race(uses)
     assert writer.job == rows * columns - 1 and other.job == -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import tempfile
@@ -35,7 +36,7 @@ class WholeModel:
         self.opened = ()
         self.folder = tempfile.TemporaryDirectory()
         try:
-            from ltx2c import Adapter, Checkpoint, inventory, plan_fuse
+            from ltx2c import Adapter, Checkpoint, RefusedError, inventory, plan_fuse
         except ImportError as error:
             raise NotImplementedError from error
         folder = Path(self.folder.name)
@@ -45,6 +46,10 @@ class WholeModel:
         self.open_adapter = lambda: Adapter.open(adapter)
         self.plan = plan_fuse
         self.opened = self.open_base(), self.open_adapter()
+        pair = [("blocks.0.to_q.lora_A.weight", "BF16", (1, 8)), ("blocks.0.to_q.lora_B.weight", "BF16", (8, 1))]
+        stranger = _hollow(folder / "stranger.safetensors", pair)
+        self.stranger, self.refused = Adapter.open(stranger), RefusedError
+        self.opened += (self.stranger,)
 
     def teardown(self) -> None:
         for opened in self.opened:
@@ -58,5 +63,36 @@ class WholeModel:
         self.open_adapter().close()
 
     def time_plan(self) -> None:
-        base, adapter = self.opened
+        base, adapter, _ = self.opened
         self.plan(base, [(adapter, 0.8)])
+
+    def time_plan_of_what_fits_nothing(self) -> None:
+        """Each of the base's names is a candidate for what was meant."""
+        base, *_ = self.opened
+        with contextlib.suppress(self.refused):
+            self.plan(base, [(self.stranger, 0.8)])
+
+
+class ManyTensors:
+    """A header of a quarter of a million tensors."""
+
+    rounds = 1
+    repeat = (3, 5, 5.0)
+    number = 1
+
+    def setup(self) -> None:
+        from ltx2c import Checkpoint
+
+        self.folder = tempfile.TemporaryDirectory()
+        names = (f"layers.{i // 4000}.mlp.experts.{i % 4000}.gate_proj.weight" for i in range(250_000))
+        path = _hollow(Path(self.folder.name, "many.safetensors"), ((name, "BF16", (1, 2)) for name in names))
+        self.open = lambda: Checkpoint.open(path)
+
+    def teardown(self) -> None:
+        self.folder.cleanup()
+
+    def time_open(self) -> None:
+        self.open().close()
+
+    def peakmem_open(self) -> None:
+        self.open().close()

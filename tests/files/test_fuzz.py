@@ -12,6 +12,7 @@ import pytest
 from fuzzing import ADAPTER, FILE, INDEX, Kind, furnish, tried
 from mutations import sound_file
 from rawfiles import tensor_bytes
+from steps import steps
 
 
 @pytest.mark.parametrize(
@@ -25,12 +26,10 @@ def test_mutated_inputs_are_opened_or_refused_by_name(kind: Kind, count: int, tm
     for number in range(count):
         content = kind.make(chance)
         tracemalloc.start()
-        began = time.perf_counter()
         try:
             outcomes[tried(kind, content, tmp_path)] += 1
-            seconds = time.perf_counter() - began
             peak = tracemalloc.get_traced_memory()[1]
-            assert seconds < 1 and peak < len(content) + 200e6, (seconds, peak)
+            assert peak < len(content) + 200e6, peak
         except BaseException as error:
             raise AssertionError(f"input {number} of seed {seed}: {content[:2000]!r}") from error
         finally:
@@ -59,15 +58,15 @@ def _packed(text: str) -> dict[str, str]:
     ],
     ids=["dots", "parts", "letters", "lists", "nested"],
 )
-def test_an_adapter_of_megabytes_of_one_thing_is_refused_in_seconds(
+def test_an_adapter_of_megabytes_of_one_thing_is_refused_in_few_steps(
     key: str, metadata: dict[str, str], tmp_path: Path
 ) -> None:
     furnish(tmp_path)
     pair = {"m.lora_A.weight": ("BF16", (1, 6), bytes(12)), "m.lora_B.weight": ("BF16", (4, 1), bytes(8))}
     content = tensor_bytes({**pair, key: ("U8", (0,), b"")}, metadata)
     tracemalloc.start()
-    began = time.process_time()
     outcome = tried(ADAPTER, content, tmp_path)
-    seconds, peak = time.process_time() - began, tracemalloc.get_traced_memory()[1]
+    peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert outcome == "no-pair-matches" and seconds < 5 and peak < 200e6, (outcome, seconds, peak)
+    assert outcome == "no-pair-matches" and peak < 200e6, (outcome, peak)
+    assert steps(lambda: tried(ADAPTER, content, tmp_path)) < 10_000

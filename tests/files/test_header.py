@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from mutations import mutated, sound_file
 from rawfiles import entry, raw_file, write_tensors
 from safetensors import deserialize
+from steps import steps
 
 from ltx2c import inventory
 from ltx2c.dtypes import DTYPES
@@ -82,7 +83,7 @@ def test_metadata_null_is_none(tmp_path: Path) -> None:
         assert file.metadata == {} and file.tensors["a"].read().tobytes() == b"1234"
 
 
-def test_the_models_own_header_opens_at_once(tmp_path: Path) -> None:
+def test_the_models_own_header_opens_in_few_steps(tmp_path: Path) -> None:
     path = tmp_path / "base.safetensors"
     at, listed = 0, {}
     for key, dtype, shape in inventory.base_tensors():
@@ -91,31 +92,24 @@ def test_the_models_own_header_opens_at_once(tmp_path: Path) -> None:
     path.write_bytes(raw_file(json.dumps(listed)))
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size + at)
-    taken = []
-    for _ in range(5):
-        began = time.process_time()
-        with TensorFile.open(path) as opened:
-            assert len(opened.tensors) == 4349
-        taken.append(time.process_time() - began)
-    assert min(taken) < 0.12  # 0.3 s when messages were made that nobody saw
+    with TensorFile.open(path) as opened:
+        assert len(opened.tensors) == 4349
+    assert steps(lambda: TensorFile.open(path).close()) < 15 * 4349
 
 
 _OPEN = """
-import re, sys, time
+import re, sys
 from pathlib import Path
 from ltx2c import Checkpoint
-began = time.process_time()
 with Checkpoint.open(sys.argv[1]) as checkpoint:
-    seconds = time.process_time() - began
     peak = re.search("VmHWM:[^0-9]*([0-9]+)", Path("/proc/self/status").read_text())
-    print(len(checkpoint.tensors), seconds, peak[1])
+    print(len(checkpoint.tensors), peak[1])
 """
 
 
-def test_a_quarter_of_a_million_tensors_open_in_two_seconds(tmp_path: Path) -> None:
+def test_a_quarter_of_a_million_tensors_open_in_little_memory(tmp_path: Path) -> None:
     keys = [f"language_model.layers.{i // 4000}.mlp.experts.{i % 4000}.gate_proj.weight" for i in range(250_000)]
     path = write_tensors(tmp_path / "x.safetensors", dict.fromkeys(keys, ("U8", (1, 2), b"12")))
     told = subprocess.run([sys.executable, "-c", _OPEN, path], capture_output=True, check=True, text=True).stdout
-    count, seconds, kilobytes = map(float, told.split())
-    assert count == 250_000
-    assert seconds < 2 and kilobytes < 300_000, told
+    count, kilobytes = map(int, told.split())
+    assert count == 250_000 and kilobytes < 300_000

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import time
 import tracemalloc
 import unicodedata
 from contextlib import nullcontext
@@ -11,31 +10,35 @@ import pytest
 from malformed import CASES, GOOD
 from rawfiles import entry, header_of, raw_file
 from refusals import refused
+from steps import steps
 
 from ltx2c.errors import RefusedError
 from ltx2c.files import TensorFile, scanner
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_malformed_file_is_refused_by_name_quickly_and_cheaply(name: str, tmp_path: Path) -> None:
+def test_a_malformed_file_is_refused_by_name_in_few_steps_and_little_memory(name: str, tmp_path: Path) -> None:
     code, content = CASES[name]
     path = tmp_path / "bad.safetensors"
     path.write_bytes(content)
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
     tracemalloc.start()
-    began = time.perf_counter()
     with pytest.raises(RefusedError) as caught:
         TensorFile.open(path)
-    seconds = time.perf_counter() - began
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert caught.value.code == code
     message = str(caught.value)
     assert message.startswith(str(path)) and len(message) < len(str(path)) + 1000
     assert not any(unicodedata.category(character).startswith("C") for character in message)
-    assert seconds < 1
     assert peak < len(content) + 200e6
     assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    assert steps(lambda: _refused(path)) < 5000
+
+
+def _refused(path: Path) -> None:
+    with pytest.raises(RefusedError):
+        TensorFile.open(path)
 
 
 def test_the_file_that_the_cases_break_is_sound(tmp_path: Path) -> None:
@@ -98,10 +101,9 @@ def test_a_header_of_too_many_keys_is_refused(tmp_path: Path, monkeypatch: pytes
             TensorFile.open(path).close()
 
 
-def test_very_many_names_for_one_place_are_refused_quickly(tmp_path: Path) -> None:
+def test_of_very_many_names_for_one_place_two_are_made_printable(tmp_path: Path) -> None:
     path = tmp_path / "many.safetensors"
     path.write_bytes(raw_file(header_of(**{f"layers.{i}.weight": entry() for i in range(200_000)}), bytes(4)))
-    began = time.process_time()
     with refused("overlapping-tensors", "layers.0.weight", "layers.1.weight"):
         TensorFile.open(path)
-    assert time.process_time() - began < 3  # 9 s when each name was made printable for messages that nobody saw
+    assert steps(lambda: _refused(path)) < 12 * 200_000

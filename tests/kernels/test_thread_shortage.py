@@ -154,28 +154,30 @@ def test_a_background_fusion_while_the_interpreter_ends() -> None:
 def test_ctrl_c_ends_a_long_fusion() -> None:
     program = (
         "import signal, time\n"
-        "weight, a, b = (np.zeros(shape, np.float32) for shape in ((8192, 8192), (4096, 8192), (8192, 4096)))\n"
+        "a, b = np.ones((4096, 8192), np.float32), np.ones((8192, 4096), np.float32)\n"
+        "weight = np.zeros((8192, 8192), np.float32)\n"
         "signal.setitimer(signal.ITIMER_REAL, 0.3)\n"
         "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
         "try:\n"
         "    fuse_tensor(weight, [(a, b, 1.0)], out=weight)\n"
         "except KeyboardInterrupt:\n"
-        "    print('interrupted')\n"
+        "    print('interrupted', weight[-1].any())\n"
     )
-    began = time.monotonic()
-    assert run(program, LTX2C_KERNEL="serial") == "interrupted\n"
-    assert time.monotonic() - began < 20  # the whole would take minutes
+    assert run(program, LTX2C_KERNEL="serial") == "interrupted False\n"
 
 
 def test_a_stop_ends_kernels_in_another_thread() -> None:
-    weight, a, b = (np.zeros(shape, np.float32) for shape in ((4096, 8192), (4096, 8192), (4096, 4096)))
-    began = time.monotonic()
+    a, b, weight = (
+        np.ones((4096, 8192), np.float32),
+        np.ones((4096, 4096), np.float32),
+        np.zeros((4096, 8192), np.float32),
+    )
     with Crew(1, "test") as crew:
         future = crew.submit(ltx2c.fuse_tensor, weight, [(a, b, 1.0)] * 8, out=weight, threads=1)
         time.sleep(0.1)
         crew.cancel()
     assert isinstance(future.exception(), kernels.CancelledError)
-    assert time.monotonic() - began < 10
+    assert not weight[-1].any()
 
 
 def test_a_stop_before_the_start_ends_at_once() -> None:

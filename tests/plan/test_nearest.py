@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import random
-import time
 
 import pytest
+from steps import steps
 
 from ltx2c import inventory
 from ltx2c.plan.nearest import nearest_name
@@ -32,19 +32,19 @@ def test_of_equals_the_first_is_nearest() -> None:
 
 
 @pytest.mark.parametrize("letter", ["a", ".", "a.", "ab", None], ids=["same", "dots", "parts", "alternating", "random"])
-def test_an_endless_name_takes_no_time(letter: str | None) -> None:
+def test_of_an_endless_name_only_the_beginning_is_compared(letter: str | None) -> None:
     chance = random.Random(1)
     endless = [
         (letter or "".join(chance.choices("ab.", k=500))) * (10**6 // len(letter or "x" * 500)) for _ in range(3)
     ]
-    began = time.process_time()
+    assert steps(lambda: nearest_name(endless[0], [*KEYS, *endless])) < 500_000
+    assert steps(lambda: nearest_name(KEYS[7] + "x", [*endless, *KEYS])) < 500_000
     assert nearest_name(endless[0], [*KEYS, *endless]) is not None
     assert nearest_name(KEYS[7] + "x", [*endless, *KEYS]) == KEYS[7]
-    assert time.process_time() - began < 2
 
 
-def test_a_quarter_of_a_million_names_take_a_second() -> None:
+def test_of_a_quarter_of_a_million_names_a_few_are_compared_letter_by_letter() -> None:
     names = [f"model.layers.{i % 61}.mlp.experts.{i // 61}.gate_proj.weight" for i in range(250_000)]
-    began = time.process_time()
-    assert nearest_name("model.layers.5.mlp.experts.77.gate_prj.weight", names) == names[77 * 61 + 5]
-    assert time.process_time() - began < 2
+    name = "model.layers.5.mlp.experts.77.gate_prj.weight"
+    assert steps(lambda: nearest_name(name, names)) < 6 * len(names)
+    assert nearest_name(name, names) == names[77 * 61 + 5]
