@@ -12,6 +12,9 @@ CODES: Mapping[str, str] = MappingProxyType(
     {
         # paths and names
         "bad-path": "a path that no file can have, or of an ending that cannot be written",
+        "bad-url": "a URL that names no object, or of a storage that nobody knows",
+        "no-storage": "a URL of a storage whose package is not installed",
+        "not-by-url": "a URL where files on this disk are needed",
         "hub-name": "an hf:// name that is none",
         "not-in-cache": "an hf:// name of something that the local cache does not hold",
         "no-such-file": "a result has no file of this name",

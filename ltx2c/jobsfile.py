@@ -9,6 +9,7 @@ from typing import Any
 
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.hub import is_hub_name
+from ltx2c.files.url import is_url
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -20,7 +21,7 @@ def read_jobs(path: str | os.PathLike[str]) -> dict[str, list[tuple[str, float]]
     """What a file of jobs says: where each result goes -> its adapters with their strengths.
 
     A table's name is the result's path; ``loras`` lists ``[path, strength]``, ``[path]`` or ``path``. Paths that are
-    not absolute are meant from the file's folder; ``hf://`` names are themselves.
+    not absolute are meant from the file's folder; URLs and ``hf://`` names are themselves.
 
     Raises:
         OSError: it cannot be read.
@@ -38,7 +39,9 @@ def read_jobs(path: str | os.PathLike[str]) -> dict[str, list[tuple[str, float]]
 
 def _placed(file: Path, name: str) -> str:
     # Not by way of Path, which would drop the slash that says a folder is meant.
-    return name if not name else os.path.join(file.parent, name)  # noqa: PTH118
+    if not name or is_hub_name(name) or is_url(name):
+        return name
+    return os.path.join(file.parent, name)  # noqa: PTH118
 
 
 def _loras(file: Path, out: str, table: Any) -> list[tuple[str, float]]:
@@ -59,4 +62,4 @@ def _lora(file: Path, where: str, given: Any) -> tuple[str, float]:
     if not isinstance(path, str) or not path or isinstance(strength, bool) or not isinstance(strength, (int, float)):
         shown = printable(repr(given))
         raise RefusedError(f"{where}: a lora is [path, strength], [path] or path, not {shown}", code="bad-jobs")
-    return path if is_hub_name(path) else _placed(file, path), float(strength)
+    return _placed(file, path), float(strength)

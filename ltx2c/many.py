@@ -16,6 +16,7 @@ from ltx2c.errors import RefusedError
 from ltx2c.files import Checkpoint
 from ltx2c.files.destination import cannot_write
 from ltx2c.files.paths import input_path, place
+from ltx2c.files.url import AnyPath
 from ltx2c.plan.block_weights import BlockWeights
 from ltx2c.plan.fuse import plan_sources
 from ltx2c.plan.match import OnUnmatched, check_on_unmatched
@@ -113,7 +114,7 @@ class _Adapters:
     def __init__(self, files: contextlib.ExitStack, alpha: AlphaMode) -> None:
         self._files = files
         self._alpha = alpha
-        self._by_path: dict[Path, Adapter] = {}
+        self._by_path: dict[AnyPath, Adapter] = {}
 
     def open(self, given: str | os.PathLike[str] | Adapter) -> Adapter:
         """As given, or opened unless it is."""

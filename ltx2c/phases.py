@@ -19,6 +19,7 @@ from ltx2c.files.destination import Destination
 from ltx2c.files.direct import write_small_file
 from ltx2c.files.layout import OutputLayout
 from ltx2c.files.staging import publish, stage
+from ltx2c.files.url import AnyPath
 from ltx2c.plan.block_weights import BlockWeights
 from ltx2c.plan.checks import check_reference_scales
 from ltx2c.plan.fuse import plan_sources
@@ -118,7 +119,7 @@ def write_phases(
         table = json.dumps(told, indent=2).encode() + b"\n"
         size = len(table) + sum(state.layout.size for state in states)
         names = [PHASES_NAME, *(name for state in states for name in state.layout.names)]
-        inputs = [path for checkpoint in sources.checkpoints for path in paths_read(checkpoint)]
+        inputs: list[AnyPath] = [path for checkpoint in sources.checkpoints for path in paths_read(checkpoint)]
         inputs += [sibling.path for state in states for sibling in state.layout.siblings]
         destination = Destination.check(out, inputs=inputs, needed_bytes=size, folder=True, names=names)
         count = resolve_threads(threads)

@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import NamedTuple
 
 from ltx2c.engines.card import CARD_NAME, model_card
@@ -16,6 +15,7 @@ from ltx2c.files.destination import Destination
 from ltx2c.files.layout import OutputLayout
 from ltx2c.files.paths import as_path
 from ltx2c.files.siblings import Sibling, find_siblings
+from ltx2c.files.url import AnyPath
 from ltx2c.plan.fuse import plan_sources
 from ltx2c.plan.opened import AdapterArgument, BaseArgument, OpenedPlan, opened
 from ltx2c.plan.options import Options
@@ -94,7 +94,7 @@ def check_destination(
     layout: OutputLayout,
     *,
     force: bool,
-    inputs: Iterable[Path] = (),
+    inputs: Iterable[AnyPath] = (),
     more_bytes: int = 0,
 ) -> Destination:
     """Make sure, without writing, that an output can be put at ``out``. Raises as ``Destination.check`` does.
@@ -103,7 +103,7 @@ def check_destination(
         inputs: what is read beside the plan's own files, by fuses of the same run.
         more_bytes: what those need on the same file system.
     """
-    read = [path for checkpoint in opened.sources.checkpoints for path in paths_read(checkpoint)]
+    read: list[AnyPath] = [path for checkpoint in opened.sources.checkpoints for path in paths_read(checkpoint)]
     read += [sibling.path for sibling in layout.siblings]
     return Destination.check(
         out,
@@ -115,7 +115,7 @@ def check_destination(
     )
 
 
-def paths_read(checkpoint: Checkpoint) -> Iterator[Path]:
+def paths_read(checkpoint: Checkpoint) -> Iterator[AnyPath]:
     """Every file and folder that a checkpoint was read from."""
     yield checkpoint.path
     yield from (file.path for file in checkpoint.files)

@@ -12,11 +12,11 @@ import operator
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, SupportsIndex, TypeGuard
 
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.paths import input_path
+from ltx2c.files.url import AnyPath
 from ltx2c.strength import check_strength
 
 Given = str | os.PathLike[str] | tuple[str | os.PathLike[str], float]
@@ -105,7 +105,7 @@ class Phase:
     """One phase of a recipe: its name, and its state as adapter paths with strengths, in fusion order."""
 
     name: str
-    state: tuple[tuple[Path, float], ...]
+    state: tuple[tuple[AnyPath, float], ...]
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Recipe:
         return cls(canonical, tuple(Phase(f"phase{number}", state) for number, state in enumerate(states)), notes)
 
     @property
-    def paths(self) -> tuple[Path, ...]:
+    def paths(self) -> tuple[AnyPath, ...]:
         """Every adapter file once, in order of first use."""
         return tuple(dict.fromkeys(path for phase in self.phases for path, _ in phase.state))
 
@@ -184,7 +184,7 @@ class Recipe:
 
 
 class _Adapter(NamedTuple):
-    path: Path
+    path: AnyPath
     strength: float
     chosen: bool  # the caller gave the strength
 
@@ -273,7 +273,7 @@ def _unused_strengths(name: str, pipeline: Pipeline, given: dict[str, list[_Adap
     return tuple(notes)
 
 
-def _state(parts: Sequence[Part], given: dict[str, list[_Adapter]]) -> Iterator[tuple[Path, float]]:
+def _state(parts: Sequence[Part], given: dict[str, list[_Adapter]]) -> Iterator[tuple[AnyPath, float]]:
     for part in parts:
         for adapter in given[part.role]:
             yield adapter.path, adapter.strength if part.strength is None else part.strength

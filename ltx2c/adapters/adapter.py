@@ -6,7 +6,6 @@ import functools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
@@ -20,6 +19,7 @@ from ltx2c.adapters.scaling import AlphaMode, check_alpha_mode
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint
 from ltx2c.files.descriptors import HoldsDescriptors
+from ltx2c.files.url import AnyPath
 
 # What a file must hold to be called an adapter, for a refusal.
 _READ = "LoRA, LoCon, LoHa, LoKr, DoRA and full differences"
@@ -92,7 +92,7 @@ class Adapter(HoldsDescriptors):
         )
 
     @property
-    def path(self) -> Path:
+    def path(self) -> AnyPath:
         """The file or folder, as it was given."""
         return self.checkpoint.path
 
@@ -102,9 +102,9 @@ class Adapter(HoldsDescriptors):
         return self.checkpoint.metadata
 
     @property
-    def identity(self) -> frozenset[tuple[int, int]]:
-        """Device and inode of each file: equal for one adapter reached by two names."""
-        return frozenset((file.identity.device, file.identity.inode) for file in self.checkpoint.files)
+    def identity(self) -> frozenset[tuple[object, ...]]:
+        """The place of each file: equal for one adapter reached by two names."""
+        return frozenset(file.identity.place for file in self.checkpoint.files)
 
     def close(self) -> None:
         """Close the files. The deltas can no longer be read."""
@@ -184,7 +184,7 @@ def _config_notes(checkpoint: Checkpoint, modules: Mapping[str, Module]) -> tupl
     return (f"{printable(checkpoint.path)}: {note}",) if lost else ()
 
 
-def _refuse_partly_read(path: Path, partly: Sequence[str]) -> NoReturn:
+def _refuse_partly_read(path: AnyPath, partly: Sequence[str]) -> NoReturn:
     raise RefusedError(
         f"{printable(path)}: key {printable(partly[0])} is not understood ({len(partly)} such): it looks like "
         f"{keys.looks_like(partly[0])}, and leaving it out would change what its module's delta does; ltx2c fuses "
@@ -193,7 +193,7 @@ def _refuse_partly_read(path: Path, partly: Sequence[str]) -> NoReturn:
     )
 
 
-def _refuse_no_delta(path: Path, unread: Sequence[str], count: int) -> NoReturn:
+def _refuse_no_delta(path: AnyPath, unread: Sequence[str], count: int) -> NoReturn:
     what = f"{printable(path)}: not an adapter: it holds no pair and no other delta"
     looks = {keys.looks_like(key): key for key in reversed(unread)}
     if WHOLE_WEIGHT in looks:

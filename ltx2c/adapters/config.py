@@ -7,12 +7,12 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ltx2c.adapters.scaling import Scaling
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.packed import parse_packed
+from ltx2c.files.url import AnyPath
 
 CONFIG_NAME = "adapter_config.json"
 ADAPTER_NAME = "adapter_model.safetensors"
@@ -142,7 +142,7 @@ def _by_pattern(patterns: Mapping[str, float], module: str, otherwise: float | N
     return otherwise
 
 
-def config_beside(path: Path) -> Path | None:
+def config_beside(path: AnyPath) -> AnyPath | None:
     """Where PEFT's configuration of an adapter lies: in its folder; beside a file that is called as PEFT calls it."""
     folder = path if path.is_dir() else path.parent
     if path.is_dir() or path.name == ADAPTER_NAME:
@@ -151,7 +151,7 @@ def config_beside(path: Path) -> Path | None:
     return None
 
 
-def read_config(path: Path) -> PeftConfig:
+def read_config(path: AnyPath) -> PeftConfig:
     """Read an ``adapter_config.json``. Raises RefusedError as ``PeftConfig.parse`` does, OSError as the system does."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from ltx2c.adapters.config import PACKED, unpacked
@@ -13,6 +12,7 @@ from ltx2c.adapters.deltas import Delta, LowRank
 from ltx2c.adapters.scaling import AlphaMode, Scaling
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import TensorFile
+from ltx2c.files.url import AnyPath
 
 DOWNSCALE = "reference_downscale_factor"
 TEMPORAL_SCALE = "reference_temporal_scale_factor"
@@ -69,7 +69,7 @@ def stated_scaling(metadata: Mapping[str, str], alpha: AlphaMode, rank: int) -> 
 
 
 def alpha_notes(
-    metadata: Mapping[str, str], deltas: Sequence[Delta], adapter: Path, alpha: AlphaMode
+    metadata: Mapping[str, str], deltas: Sequence[Delta], adapter: AnyPath, alpha: AlphaMode
 ) -> tuple[str, ...]:
     """What to tell a user whose adapter states an alpha that is not applied.
 

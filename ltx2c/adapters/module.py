@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ltx2c.adapters.config import PeftConfig
@@ -17,6 +16,7 @@ from ltx2c.adapters.formats import TARGETS, Role
 from ltx2c.adapters.scaling import AlphaMode, Scaling, read_alpha
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import StoredTensor
+from ltx2c.files.url import AnyPath
 
 Tensors = dict[Role, StoredTensor]
 
@@ -51,7 +51,7 @@ class Module:
 
 
 def module_deltas(
-    module: Module, adapter: Path, alpha: AlphaMode, stated: Callable[[int], Scaling]
+    module: Module, adapter: AnyPath, alpha: AlphaMode, stated: Callable[[int], Scaling]
 ) -> tuple[Delta, ...]:
     """The deltas of one module, in the order in which they are fused: of its weight first.
 
@@ -70,7 +70,7 @@ def module_deltas(
 
 
 class _Builder:
-    def __init__(self, module: Module, adapter: Path, alpha: AlphaMode, stated: Callable[[int], Scaling]) -> None:
+    def __init__(self, module: Module, adapter: AnyPath, alpha: AlphaMode, stated: Callable[[int], Scaling]) -> None:
         self._module = module
         self._tensors: Mapping[Role, StoredTensor] = module.tensors
         self._adapter = adapter

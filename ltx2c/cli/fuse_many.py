@@ -29,7 +29,7 @@ EXAMPLE = """
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to fuse into what, and what to let pass."""
     parser.add_argument(
-        "base", metavar="BASE", type=options.path, help="a .safetensors file, a folder of shards or its index"
+        "base", metavar="BASE", type=options.given_path, help="a .safetensors file, a folder of shards or its index"
     )
     parser.add_argument("jobs", metavar="JOBS", type=options.path, help="a TOML file with a table for each output")
     options.add_variant(parser)

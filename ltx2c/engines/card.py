@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ltx2c.files import Checkpoint
+from ltx2c.files.url import Url
 from ltx2c.plan.opened import OpenedPlan
 
 CARD_NAME = "README.md"
@@ -79,8 +80,10 @@ def _licence(checkpoint: Checkpoint) -> Mapping[str, str]:
 
 
 def _cards(checkpoint: Checkpoint) -> Iterator[Path]:
-    """Where a card may lie: at the top of a snapshot; else in the folder that was given, or the file's."""
+    """Where a card may lie: at the top of a snapshot; else in the folder that was given, or the file's; of no URL."""
     path = checkpoint.path.absolute()
+    if isinstance(path, Url):
+        return
     found = _SNAPSHOT.search(str(path))
     if found:
         yield Path(str(path)[: found.start("rest")]) / CARD_NAME

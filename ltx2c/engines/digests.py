@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint, TensorFile
 from ltx2c.files.digest import FileDigest
+from ltx2c.files.url import AnyPath
 from ltx2c.plan.opened import Sources
 
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
@@ -31,7 +31,7 @@ class Digests:
         """
         inputs = sources.checkpoints
         _check_expected(inputs, expected)
-        self.by_path: dict[Path, str] = {}
+        self.by_path: dict[AnyPath, str] = {}
         self._expected = {
             checkpoint.files[0]: digest.lower() for checkpoint, digest in zip(inputs, expected, strict=False)
         }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 
 from ltx2c.engines.fuser import Fused
 from ltx2c.errors import RefusedError, printable
+from ltx2c.files.url import AnyPath
 from ltx2c.layouts import Loss
 
 
@@ -19,7 +19,7 @@ class Nonfinite:
         loss: what encoding left of the deltas, where that was measured.
     """
 
-    def __init__(self, base: Path, *, allowed: bool) -> None:
+    def __init__(self, base: AnyPath, *, allowed: bool) -> None:
         self.counts: Counter[str] = Counter()
         self.loss = Loss()
         self._unencodable: Counter[str] = Counter()

@@ -11,6 +11,7 @@ from typing import Any
 
 from ltx2c.files.layout import OutputTensor
 from ltx2c.files.packed import parse_packed
+from ltx2c.files.url import Url
 from ltx2c.layouts import declared_anew
 from ltx2c.plan import Plan
 from ltx2c.plan.sources import Source
@@ -72,7 +73,8 @@ class Described:
 
 
 def _described(source: Source) -> dict[str, Any]:
-    name = Path(os.path.abspath(source.place)).name  # noqa: PTH100  (of ".." too, and of a link itself)
+    place = source.place
+    name = place.name if isinstance(place, Url) else Path(os.path.abspath(place)).name  # noqa: PTH100  (of ".." too)
     return {"name": name, "size": source.size, "header_sha256": source.header_sha256}
 
 

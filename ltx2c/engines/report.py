@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from ltx2c import kernels
+from ltx2c.files.url import AnyPath
 from ltx2c.layouts import Loss
 from ltx2c.plan import Plan
 from ltx2c.threads import resolve_threads
@@ -18,7 +19,7 @@ from ltx2c.threads import resolve_threads
 class AdapterReport:
     """One adapter's part in a fuse: ``pairs`` of its pairs have a home in the base, ``pairs_fused`` took part."""
 
-    path: Path
+    path: AnyPath
     strength: float
     pairs: int
     pairs_fused: int
@@ -41,7 +42,7 @@ class FuseOutline:
         reused: whether the result stands there already, made by the same request, so that nothing is written.
     """
 
-    out: Path
+    out: AnyPath
     tensors: int
     tensors_fused: int
     adapters: tuple[AdapterReport, ...]
@@ -81,7 +82,7 @@ class FuseReport(FuseOutline):
 
 
 def outline(
-    plan: Plan, out: Path, threads: int | None, sha256: Mapping[str, str] = MappingProxyType({})
+    plan: Plan, out: AnyPath, threads: int | None, sha256: Mapping[str, str] = MappingProxyType({})
 ) -> FuseOutline:
     """What a plan says of the fuse.
 
@@ -117,4 +118,4 @@ def _plain(value: Any) -> Any:
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
+    return str(value) if isinstance(value, os.PathLike) else value

@@ -17,6 +17,7 @@ from ltx2c.files.layout import OutputLayout
 from ltx2c.files.packed import parse_packed
 from ltx2c.files.remembered import remembered_sha256
 from ltx2c.files.siblings import Sibling
+from ltx2c.files.url import on_this_disk
 from ltx2c.plan import Plan
 from ltx2c.plan.opened import OpenedPlan
 from ltx2c.plan.sources import Source
@@ -43,10 +44,10 @@ class Request:
 
         Raises:
             OSError: as the system says.
-            RefusedError: ``file-changed``.
+            RefusedError: ``file-changed``, ``not-by-url``.
         """
         plan, sources = opened
-        self.inputs = {file: remembered_sha256(file.path, each) for file in sources.files}
+        self.inputs = {file: remembered_sha256(on_this_disk(file.path, "reuse"), each) for file in sources.files}
         sources.check_unchanged()
         self._siblings = {sibling.name: remembered_sha256(sibling.path, each) for sibling in layout.siblings}
         whole = {

@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, NamedTuple
 
@@ -23,6 +22,7 @@ from ltx2c.engines.slot import slot_bytes
 from ltx2c.engines.torch_views import torch_view
 from ltx2c.engines.turns import Turns
 from ltx2c.errors import RefusedError, printable
+from ltx2c.files.url import AnyPath
 from ltx2c.plan.bind import Bind, choose_double_buffered
 from ltx2c.plan.match import OnUnmatched
 from ltx2c.plan.opened import BaseArgument
@@ -49,7 +49,7 @@ class BoundState:
     """
 
     name: str
-    adapters: tuple[tuple[Path, float], ...] = ()
+    adapters: tuple[tuple[AnyPath, float], ...] = ()
     torn: tuple[str, ...] = ()
 
 
@@ -70,7 +70,7 @@ class BindReport:
 
 class _Target(NamedTuple):
     name: str
-    adapters: tuple[tuple[Path, float], ...]
+    adapters: tuple[tuple[AnyPath, float], ...]
     fusions: Fusions
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from ltx2c import kernels
@@ -19,6 +18,7 @@ from ltx2c.engines.outputs import outputs
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint, StoredTensor
 from ltx2c.files.layout import OutputTensor
+from ltx2c.files.url import AnyPath
 from ltx2c.plan.opened import OpenedPlan
 from ltx2c.progress import OnProgress
 from ltx2c.threads import resolve_threads
@@ -41,7 +41,7 @@ class VerifyReport:
         macs, seconds, threads, kernel: what it took.
     """
 
-    fused: Path
+    fused: AnyPath
     equal: bool
     sample: float
     structure: tuple[str, ...]

@@ -7,7 +7,6 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
@@ -17,6 +16,7 @@ from ltx2c.arithmetic import Arithmetic
 from ltx2c.dtypes import DTYPES
 from ltx2c.engines.rows import Loaded
 from ltx2c.files import StoredTensor
+from ltx2c.files.url import AnyPath
 from ltx2c.layouts import StoredWeight, TensorSpec, new_companions
 from ltx2c.plan import Deltas, Fusions
 from ltx2c.plan.opened import OpenedPlan
@@ -24,7 +24,7 @@ from ltx2c.plan.sources import DeltaRef
 
 Array = npt.NDArray[Any]
 Load = Callable[[DeltaRef], LoadedDelta]
-Place = tuple[Path, str]
+Place = tuple[AnyPath, str]
 """Of a delta: its adapter's place, and its key there."""
 
 

@@ -15,6 +15,7 @@ from ltx2c.files.index import Index, is_index_name, is_side_file, read_index, sh
 from ltx2c.files.model_folder import OTHERS, component_folders, find_weights, is_pipeline
 from ltx2c.files.paths import input_path
 from ltx2c.files.tensorfile import StoredTensor, TensorFile
+from ltx2c.files.url import AnyPath, on_this_disk
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +58,8 @@ class Checkpoint(HoldsDescriptors):
 
     Attributes:
         path: as given.
-        folder: the model's folder, where it was given as one; None for a file or an index.
+        folder: the model's folder, where it was given as one; None for a file or an index, and for a URL: what stands
+            beside the weights in a storage is not looked for.
         variant: the variant that was asked for; None where none was.
         components: where its tensors lie; a pipeline's main one first, all others have one.
         files: the safetensors files in it, component after component, sorted by name.
@@ -67,7 +69,7 @@ class Checkpoint(HoldsDescriptors):
     """
 
     def __init__(
-        self, path: Path, components: Sequence[Component], *, folder: Path | None = None, variant: str | None = None
+        self, path: AnyPath, components: Sequence[Component], *, folder: Path | None = None, variant: str | None = None
     ) -> None:
         self.path = path
         self.folder = folder
@@ -97,20 +99,23 @@ class Checkpoint(HoldsDescriptors):
         Of a pipeline's folder those components are opened that adapters are fused into.
 
         Args:
-            path: or a hub name, ``hf://ORG/REPO[@REVISION][/FILE]``, which is looked up in the cache on this disk.
+            path: or a URL, or a hub name, ``hf://ORG/REPO[@REVISION][/FILE]``, which is looked up in the cache on this
+                disk.
             variant: of a folder that holds weights of several, which: ``"fp16"``.
 
         Raises:
             OSError: a file is missing or cannot be read.
-            RefusedError: ``bad-path``, ``hub-name``, ``not-in-cache``, ``no-checkpoint``, ``no-index``,
-                ``several-indexes``, ``several-variants``, ``no-variant``, ``no-transformer``, ``ambiguous-weight``,
-                ``shard-missing``, ``shard-key-missing``, or as ``TensorFile.open`` and ``read_index`` say.
+            RefusedError: ``bad-path``, ``bad-url``, ``no-storage``, ``not-by-url``, ``hub-name``, ``not-in-cache``,
+                ``no-checkpoint``, ``no-index``, ``several-indexes``, ``several-variants``, ``no-variant``,
+                ``no-transformer``, ``ambiguous-weight``, ``shard-missing``, ``shard-key-missing``, or as
+                ``TensorFile.open`` and ``read_index`` say.
         """
-        path = input_path(path)
+        place = input_path(path)
         with contextlib.ExitStack() as opened:
-            components = tuple(_open_components(path, variant, opened))
-            folder = path if path.is_dir() else None
-            checkpoint = cls(path, components, folder=folder, variant=variant if folder else None)
+            is_folder = place.is_dir()
+            components = tuple(_open_components(place, is_folder, variant, opened))
+            folder = place if is_folder and isinstance(place, Path) else None
+            checkpoint = cls(place, components, folder=folder, variant=variant if is_folder else None)
             opened.pop_all()
         return checkpoint
 
@@ -148,10 +153,14 @@ class Checkpoint(HoldsDescriptors):
         self.close()
 
 
-def _open_components(path: Path, variant: str | None, opened: contextlib.ExitStack) -> Iterator[Component]:
-    if not path.is_dir():
+def _open_components(
+    path: AnyPath, is_folder: bool, variant: str | None, opened: contextlib.ExitStack
+) -> Iterator[Component]:
+    if not is_folder:
         yield _open_component("", path, "", opened)
         return
+    if is_pipeline(path):
+        on_this_disk(path, "a pipeline's folder, whose components are copied along,")
     for name in component_folders(path) if is_pipeline(path) else ("",):
         folder = path / name
         try:
@@ -163,7 +172,7 @@ def _open_components(path: Path, variant: str | None, opened: contextlib.ExitSta
         yield _open_component(name, found.path, found.variant, opened)
 
 
-def _open_component(name: str, path: Path, variant: str, opened: contextlib.ExitStack) -> Component:
+def _open_component(name: str, path: AnyPath, variant: str, opened: contextlib.ExitStack) -> Component:
     if not is_index_name(path.name):
         return Component(name, (opened.enter_context(TensorFile.open(path)),), variant)
     index, folder = read_index(path), path.parent
@@ -173,7 +182,7 @@ def _open_component(name: str, path: Path, variant: str, opened: contextlib.Exit
     return Component(name, tuple(shards.values()), variant, shards, index, path.name, notes)
 
 
-def _check_indexed(index: Index, path: Path, shards: Mapping[str, TensorFile]) -> None:
+def _check_indexed(index: Index, path: AnyPath, shards: Mapping[str, TensorFile]) -> None:
     tensors = {name: file.tensors for name, file in shards.items()}
     for key, name in index.weight_map.items():
         if key not in tensors[name]:
@@ -193,9 +202,10 @@ def _left_out_notes(index: Index, shards: Mapping[str, TensorFile]) -> Iterator[
             )
 
 
-def _open_shard(folder: Path, name: str) -> TensorFile:
+def _open_shard(folder: AnyPath, name: str) -> TensorFile:
     path = folder / name
-    _check_stays_within(folder, path)
+    if isinstance(folder, Path) and isinstance(path, Path):
+        _check_stays_within(folder, path)
     try:
         return TensorFile.open(path)
     except FileNotFoundError:
@@ -217,7 +227,13 @@ def _check_stays_within(folder: Path, path: Path) -> None:
         )
 
 
-def _stray_notes(folder: Path, shards: Container[str]) -> Iterator[str]:
-    for path in sorted(folder.iterdir()):
-        if path.name.endswith(".safetensors") and not is_side_file(path.name) and path.name not in shards:
-            yield f"{printable(path)}: not a shard by the index: ignored"
+def _stray_notes(folder: AnyPath, shards: Container[str]) -> Iterator[str]:
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+    except PermissionError:
+        if isinstance(folder, Path):
+            raise
+        return  # who may read objects need not be allowed to list them
+    for name in names:
+        if name.endswith(".safetensors") and not is_side_file(name) and name not in shards:
+            yield f"{printable(folder / name)}: not a shard by the index: ignored"

@@ -18,6 +18,7 @@ from ltx2c.files.folder import Folder
 from ltx2c.files.index import find_index, read_index
 from ltx2c.files.leftovers import leftovers
 from ltx2c.files.paths import means_folder, place
+from ltx2c.files.url import AnyPath
 
 # A hub's cache: its files are shared by all who load the model, and their names say what they hold.
 _HUB_PREFIXES = ("models--", "datasets--", "spaces--")
@@ -45,7 +46,7 @@ class Destination:
         cls,
         path: str | os.PathLike[str],
         *,
-        inputs: Iterable[Path],
+        inputs: Iterable[AnyPath],
         needed_bytes: int,
         force: bool = False,
         folder: bool = False,
@@ -54,7 +55,7 @@ class Destination:
         """Make sure, without writing, that a result of ``needed_bytes`` can be put at ``path``.
 
         Args:
-            inputs: every file and folder that is read: none of them may be the result, by whatever name.
+            inputs: every file and folder that is read: none of them may be the result, by whatever name; no URL is.
             folder: whether the result is a folder.
             names: what it will hold: such of it may be replaced that is called the same.
 
@@ -82,9 +83,9 @@ class Destination:
                 problem = f"it lies in a hub's cache, below {printable(repository)}, which is not ours to change"
                 self._refuse(problem, "output-in-cache")
 
-    def _check_inputs(self, inputs: Iterable[Path]) -> None:
+    def _check_inputs(self, inputs: Iterable[AnyPath]) -> None:
         cleared = [self.path.with_name(name) for name, _ in self._leftovers()]
-        for source in inputs:
+        for source in (one for one in inputs if isinstance(one, Path)):
             if _same(self.path, source):
                 self._refuse(f"it is the input {printable(source)}", "output-is-input")
             if self.folder and _holds(self.path, source):

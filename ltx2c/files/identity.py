@@ -5,6 +5,9 @@ put back by anyone who may write the file; the time of the last status change (c
 every write, truncation, rename, link and change of mode. What that leaves: a program that holds a shared, writable
 mapping of the file can go on changing pages that it has dirtied before, and the system notes no time until they are
 written back. Inputs that are still being written that way must not be fused.
+
+Of an object in a storage the storage's word for its content is compared: its ETag on S3, which is sent with every read
+as a condition, or its generation.
 """
 
 from __future__ import annotations
@@ -13,9 +16,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ltx2c.errors import RefusedError
+from ltx2c.files.url import Found, Url
 
 _COMPARED = {"size": "size", "mtime_ns": "modification time", "ctime_ns": "time of last status change"}
 
@@ -40,6 +44,11 @@ class FileIdentity:
     header_sha256: str
     device: int
     inode: int
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """Equal for one file reached by two names, at one moment."""
+        return self.device, self.inode
 
     @classmethod
     def of(cls, path: Path, status: os.stat_result, header_sha256: str) -> FileIdentity:
@@ -76,10 +85,72 @@ class FileIdentity:
         Raises:
             RefusedError: ``identity-json``: it is no such object.
         """
-        if not isinstance(value, Mapping) or value.keys() != {field.name for field in fields(cls)}:
-            raise RefusedError(f"a file identity is an object of {', '.join(cls.__slots__)}", code="identity-json")
-        for field in fields(cls):
-            kind = str if field.type == "str" else int
-            if type(value[field.name]) is not kind:
-                raise RefusedError(f"a file identity's {field.name} is no {kind.__name__}", code="identity-json")
-        return cls(**value)
+        return _from_json(cls, value)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectIdentity:
+    """An object of a storage as it was when it was opened. A plain value, which can go through JSON.
+
+    Attributes:
+        path: its URL.
+        size: bytes in all.
+        version: the storage's word for its content: its ETag, or its generation where the storage counts those.
+        header_sha256: as of ``FileIdentity``.
+    """
+
+    path: str
+    size: int
+    version: str
+    header_sha256: str
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """Equal for one object."""
+        return (self.path,)
+
+    @classmethod
+    def of(cls, url: Url, found: Found, header_sha256: str) -> ObjectIdentity:
+        """The identity of an object from what its storage tells."""
+        return cls(url.text, found.size, found.version, header_sha256)
+
+    def change_in(self, found: Found) -> str | None:
+        """What the storage tells otherwise later, with both values; None where that is nothing."""
+        for name in ("size", "version"):
+            was, now = getattr(self, name), getattr(found, name)
+            if was != now:
+                return f"{name} was {was}, is {now}"
+        return None
+
+    def as_json(self) -> dict[str, Any]:
+        """The same in JSON's own types."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: object) -> ObjectIdentity:
+        """The identity that ``as_json`` told. Raises as ``FileIdentity.from_json`` does."""
+        return _from_json(cls, value)
+
+
+Identity = FileIdentity | ObjectIdentity
+"""Of an input, wherever it lies."""
+
+
+def identity_from_json(value: object) -> Identity:
+    """The identity that ``as_json`` of either told. Raises as ``FileIdentity.from_json`` does."""
+    kind = ObjectIdentity if isinstance(value, Mapping) and "version" in value else FileIdentity
+    return kind.from_json(value)
+
+
+IdentityT = TypeVar("IdentityT", FileIdentity, ObjectIdentity)
+
+
+def _from_json(cls: type[IdentityT], value: object) -> IdentityT:
+    if not isinstance(value, Mapping) or value.keys() != {field.name for field in fields(cls)}:
+        names = ", ".join(field.name for field in fields(cls))
+        raise RefusedError(f"a file identity is an object of {names}", code="identity-json")
+    for field in fields(cls):
+        kind = str if field.type == "str" else int
+        if type(value[field.name]) is not kind:
+            raise RefusedError(f"a file identity's {field.name} is no {kind.__name__}", code="identity-json")
+    return cls(**value)

@@ -13,6 +13,7 @@ from typing import Any
 
 from ltx2c.errors import Named, RefusedError, printable
 from ltx2c.files.scanner import Scanner, plain_member
+from ltx2c.files.url import AnyPath, Url
 
 INDEX_SUFFIX = ".safetensors.index.json"
 MAX_INDEX_BYTES = 100_000_000
@@ -46,7 +47,7 @@ class Index:
         return json.dumps(whole, indent=2).encode() + b"\n"
 
 
-def read_index(path: Path) -> Index:
+def read_index(path: AnyPath) -> Index:
     """Read and check an index.
 
     Raises:
@@ -54,20 +55,31 @@ def read_index(path: Path) -> Index:
         RefusedError: ``not-a-file``, ``index-length``, ``index-json``, ``index-utf8``, ``duplicate-key``,
             ``too-many-keys``, ``shard-name``.
     """
+    text = _object_text(path) if isinstance(path, Url) else _file_text(path)
+    try:
+        return parse_index(text)
+    except RefusedError as error:
+        raise RefusedError(f"{printable(path)}: {error}", code=error.code) from None
+
+
+def _object_text(url: Url) -> bytes:
+    _check_size(url, url.found().size)
+    return url.read_bytes()
+
+
+def _file_text(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:  # noqa: PTH123  (a descriptor, so that a pipe cannot make us wait)
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise RefusedError(f"{printable(path)}: not a regular file", code="not-a-file")
-        if status.st_size > MAX_INDEX_BYTES:
-            raise RefusedError(
-                f"{printable(path)}: {status.st_size} bytes are too many for an index", code="index-length"
-            )
-        text = file.read()
-    try:
-        return parse_index(text)
-    except RefusedError as error:
-        raise RefusedError(f"{printable(path)}: {error}", code=error.code) from None
+        _check_size(path, status.st_size)
+        return file.read()
+
+
+def _check_size(path: AnyPath, size: int) -> None:
+    if size > MAX_INDEX_BYTES:
+        raise RefusedError(f"{printable(path)}: {size} bytes are too many for an index", code="index-length")
 
 
 def parse_index(text: bytes) -> Index:

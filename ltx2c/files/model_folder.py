@@ -7,11 +7,11 @@ A variant's files are called ``STEM.VARIANT.safetensors``, ``STEM.VARIANT-00001-
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.index import is_index_name, is_side_file, split_index_name
+from ltx2c.files.url import AnyPath
 
 PIPELINE_INDEX = "model_index.json"
 
@@ -32,11 +32,11 @@ _NUMBERED = re.compile(r"-\d{5}-of-\d{5}(\.[^./]+)?\.safetensors")
 class Weights(NamedTuple):
     """One checkpoint of a folder: its index or its only file, and of which variant it is; "" of none."""
 
-    path: Path
+    path: AnyPath
     variant: str
 
 
-def is_pipeline(folder: Path) -> bool:
+def is_pipeline(folder: AnyPath) -> bool:
     """Whether a folder is a pipeline's."""
     return (folder / PIPELINE_INDEX).is_file()
 
@@ -46,7 +46,7 @@ def is_weights(name: str) -> bool:
     return _WEIGHTS.fullmatch(name) is not None
 
 
-def component_folders(pipeline: Path) -> tuple[str, ...]:
+def component_folders(pipeline: AnyPath) -> tuple[str, ...]:
     """Those of a pipeline that adapters are fused into, the main one first.
 
     Raises:
@@ -60,7 +60,7 @@ def component_folders(pipeline: Path) -> tuple[str, ...]:
     return (MAIN, *(name for name in OTHERS if (pipeline / name).is_dir()))
 
 
-def find_weights(folder: Path, variant: str | None = None, *, or_plain: bool = False) -> Weights:
+def find_weights(folder: AnyPath, variant: str | None = None, *, or_plain: bool = False) -> Weights:
     """The checkpoint of a folder.
 
     Args:
@@ -96,7 +96,7 @@ def find_weights(folder: Path, variant: str | None = None, *, or_plain: bool = F
     return chosen[0]
 
 
-def _candidates(folder: Path, names: list[str]) -> list[Weights]:
+def _candidates(folder: AnyPath, names: list[str]) -> list[Weights]:
     """Every index; and of single files all where there is no index, else those of another variant than any index."""
     indexes = [(name, *split_index_name(name)) for name in names if is_index_name(name)]
     found = [Weights(folder / name, _index_variant(suffix)) for name, _, suffix in indexes]
@@ -121,5 +121,5 @@ def _named(found: list[Weights]) -> str:
     return " and ".join(printable(one.path.name) for one in found[:4])
 
 
-def _refuse(folder: Path, problem: str, code: str) -> NoReturn:
+def _refuse(folder: AnyPath, problem: str, code: str) -> NoReturn:
     raise RefusedError(f"{printable(folder)}: {problem}", code=code)

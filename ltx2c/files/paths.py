@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.hub import cached_path, is_hub_name
+from ltx2c.files.url import AnyPath, as_url, is_url
 
 
 def as_path(given: str | os.PathLike[str]) -> Path:
@@ -27,14 +28,21 @@ def as_path(given: str | os.PathLike[str]) -> Path:
     return path
 
 
-def input_path(given: str | os.PathLike[str]) -> Path:
-    """Where something to read lies: a path, or a hub name's place in the cache on this disk.
+def input_path(given: str | os.PathLike[str]) -> AnyPath:
+    """Where something to read lies: a path, an object's URL, or a hub name's place in the cache on this disk.
 
     Raises:
         OSError: the cache cannot be read.
-        RefusedError: as ``as_path`` and ``cached_path`` say.
+        RefusedError: as ``as_path``, ``as_url`` and ``cached_path`` say.
     """
+    if is_url(given):
+        return as_url(given)
     return cached_path(os.fspath(given)) if is_hub_name(given) else as_path(given)
+
+
+def remembered_place(text: str) -> AnyPath:
+    """The path or URL that ``str`` wrote. Raises RefusedError (``bad-url``)."""
+    return as_url(text) if is_url(text) else Path(text)
 
 
 def means_folder(given: str | os.PathLike[str]) -> bool:

@@ -16,9 +16,10 @@ from ltx2c.dtypes import DTYPES
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.descriptors import HoldsDescriptors
 from ltx2c.files.header import PREFIX_BYTES, Header, header_bytes, parse_header
-from ltx2c.files.identity import FileIdentity
 from ltx2c.files.looks_like import HEAD_BYTES, looks_like
-from ltx2c.files.reading import FileReader, WritableBuffer
+from ltx2c.files.objects import ObjectReader
+from ltx2c.files.reading import FileReader, Reader, WritableBuffer
+from ltx2c.files.url import AnyPath, Url, as_url, is_url
 
 _CACHE_LINE = 64
 _WIDEST = 8  # bytes that any dtype is aligned to
@@ -64,11 +65,11 @@ class StoredTensor(HoldsDescriptors):
         self.file.read_into(buffer, self.begin + start)
 
     def view(self) -> npt.NDArray[Any]:
-        """A read-only array on a mapping of the file, shaped as by ``read``; perhaps not aligned for its dtype.
+        """A read-only array, shaped as by ``read``; of a file on a mapping of it, perhaps not aligned for its dtype.
 
         A file that another process truncates makes reading the array raise SIGBUS: engines use ``read_into``.
         """
-        return self._shaped(self.file.mapped()[self.begin : self.end])
+        return self._shaped(self.file.view(self.begin, self.end))
 
     def _shaped(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
         dtype = DTYPES[self.dtype].numpy
@@ -90,7 +91,7 @@ class TensorFile(HoldsDescriptors):
     """A safetensors file whose header has been read and checked; also a context manager.
 
     Attributes:
-        path: as given.
+        path: as given: a path or a URL.
         size: bytes in all.
         tensors: by key, in the header's order.
         metadata: the header's ``__metadata__``.
@@ -101,14 +102,12 @@ class TensorFile(HoldsDescriptors):
     Cannot be pickled or copied.
     """
 
-    def __init__(self, reader: FileReader) -> None:
-        self.path = reader.path
-        self.size = reader.opened.st_size
-        self._absolute = self.path.absolute()  # where it is, also after the process has changed its working folder
-        self._resolved = os.path.realpath(self.path)
+    def __init__(self, path: AnyPath, reader: Reader) -> None:
+        self.path = path
+        self.size = reader.size
         self._reader = reader
         header = self._read_header()
-        self.identity = FileIdentity.of(self.path, reader.opened, self.header_sha256)
+        self.identity = reader.identity(self.header_sha256)
         self.metadata = header.metadata
         start = self.data_start
         self.tensors = {
@@ -118,16 +117,17 @@ class TensorFile(HoldsDescriptors):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> TensorFile:
-        """Open ``path`` and read its header; no tensor byte is read.
+        """Open ``path``, a URL too, and read its header; no tensor byte is read.
 
         Raises:
             OSError: the file is missing or cannot be read.
             RefusedError: ``not-a-file``, ``empty``, ``not-safetensors``, or any code of ``header_bytes``
-                and ``parse_header``.
+                and ``parse_header``; of a URL ``bad-url``, ``no-storage``.
         """
-        reader = FileReader(Path(path))
+        place = as_url(path) if is_url(path) else Path(path)
+        reader = ObjectReader(place) if isinstance(place, Url) else FileReader(place)
         try:
-            return cls(reader)
+            return cls(place, reader)
         except RefusedError as error:
             reader.close()
             raise RefusedError(f"{printable(path)}: {error}", code=error.code) from None
@@ -165,40 +165,18 @@ class TensorFile(HoldsDescriptors):
         """As ``FileReader.read_block``: around the page cache where the file is not in it."""
         self._reader.read_block(buffer, at, nbytes, offset)
 
-    def mapped(self) -> npt.NDArray[np.uint8]:
-        """The whole file as a read-only mapping, made at the first call."""
-        return self._reader.mapped()
+    def view(self, begin: int, end: int) -> npt.NDArray[np.uint8]:
+        """Its bytes from ``begin`` to ``end``, read-only, on a mapping of the file; of an object read here."""
+        return self._reader.view(begin, end)
 
     def check_unchanged(self) -> None:
-        """Make sure that the path still leads to the file that was opened, as it was; see ``ltx2c.files.identity``.
+        """Make sure that the path still leads to what was opened, as it was; see ``ltx2c.files.identity``.
 
         Raises:
+            OSError: that cannot be found out.
             RefusedError: ``file-changed``.
         """
-        held = self._reader.status()
-        try:
-            there = self._absolute.stat()
-        except FileNotFoundError:
-            raise RefusedError(f"{printable(self.path)}: removed since it was opened", code="file-changed") from None
-        change = self.identity.change_in(held) or self.identity.change_in(there) or self._replacement(held, there)
-        if change:
-            raise RefusedError(f"{printable(self.path)}: changed since it was opened: {change}", code="file-changed")
-
-    def _replacement(self, held: os.stat_result, there: os.stat_result) -> str | None:
-        """What shows that ``there``, of the same size and times, is another file than the one ``held``, or None.
-
-        An inode number alone says nothing: rclone and others give a file a new one while it is open. Another file in
-        its place takes a link from it, or a link on the way to it that leads elsewhere.
-        """
-        if there.st_dev != self.identity.device:
-            return f"device was {self.identity.device}, is {there.st_dev}"
-        if there.st_ino == self.identity.inode:
-            return None
-        if held.st_nlink != self._reader.opened.st_nlink:
-            return f"replaced by another file, inode {there.st_ino} in the place of {self.identity.inode}"
-        if (resolved := os.path.realpath(self._absolute)) != self._resolved:
-            return f"it led to {printable(self._resolved)}, leads to {printable(resolved)}"
-        return None
+        self._reader.check_unchanged()
 
     def close(self) -> None:
         """Close the file. Arrays from ``view`` stay valid: they hold the mapping."""

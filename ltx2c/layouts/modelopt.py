@@ -7,9 +7,9 @@ same dtypes, shapes and names. So what says of itself that ModelOpt wrote it is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from ltx2c.files.packed import parse_packed
+from ltx2c.files.url import AnyPath
 
 QUANT_CONFIG = "hf_quant_config.json"
 CONFIG = "config.json"
@@ -18,7 +18,7 @@ ENTRY = "quantization_config"  # in a file's metadata, or in config.json
 _MOST_BYTES = 4_000_000
 
 
-def modelopt_proof(folder: Path, metadata: Mapping[str, str]) -> str | None:
+def modelopt_proof(folder: AnyPath, metadata: Mapping[str, str]) -> str | None:
     """What says that ModelOpt quantised the checkpoint in ``folder``; None where nothing does."""
     if _names_modelopt(_parsed(metadata.get(ENTRY))):
         return f"metadata {ENTRY}"
@@ -38,11 +38,11 @@ def _names_modelopt(entry: object) -> bool:
     return any(isinstance(name, str) and name.lower().startswith("modelopt") for name in names)
 
 
-def _text(path: Path) -> bytes | None:
+def _text(path: AnyPath) -> bytes | None:
     """A small file's content; None where there is none that can be read."""
     try:
         with path.open("rb") as file:
-            return file.read(_MOST_BYTES)
+            return bytes(file.read(_MOST_BYTES))
     except OSError:
         return None
 

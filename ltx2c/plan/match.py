@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal, NamedTuple, NoReturn, get_args
 
 from ltx2c.adapters import Adapter, Delta
 from ltx2c.adapters import keys as adapter_keys
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint
+from ltx2c.files.url import AnyPath
 from ltx2c.layouts import ADVICE, foreign_modules
 from ltx2c.plan.models import other_model
 from ltx2c.plan.nearest import nearest_name
@@ -38,7 +38,7 @@ class UnmatchedKey:
     Of a delta whose module the base does not have, or of a kind that is not read.
     """
 
-    adapter: Path
+    adapter: AnyPath
     key: str
 
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple
 
 from ltx2c.adapters import Adapter, Delta
@@ -14,6 +13,7 @@ from ltx2c.adapters.deltas import LoadedDelta
 from ltx2c.adapters.scaling import AlphaMode
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint, TensorFile
+from ltx2c.files.url import AnyPath
 from ltx2c.plan.plan import Plan
 from ltx2c.plan.sources import DeltaRef
 
@@ -75,7 +75,7 @@ class Sources:
                 )
 
     @cached_property
-    def _deltas(self) -> dict[tuple[Path, str], Delta]:
+    def _deltas(self) -> dict[tuple[AnyPath, str], Delta]:
         return {
             (adapter.path.absolute(), delta.tensors[0].key): delta
             for adapter in self.adapters

@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from ltx2c.arithmetic import Arithmetic, arithmetic_named
 from ltx2c.errors import RefusedError, printable
+from ltx2c.files.paths import remembered_place
 from ltx2c.layouts import StoredWeight, TensorSpec, converted, layout_named
 from ltx2c.plan.match import UnmatchedKey
 from ltx2c.plan.sources import DeltaRef, Source
@@ -184,7 +184,9 @@ class Plan:
             weights=MappingProxyType({key: _stored_from_json(one) for key, one in document["weights"].items()}),
             arithmetic=arithmetic_named(document["arithmetic"]),
             options=MappingProxyType(dict(document["options"])),
-            unmatched=tuple(UnmatchedKey(Path(left["adapter"]), left["key"]) for left in document["unmatched"]),
+            unmatched=tuple(
+                UnmatchedKey(remembered_place(left["adapter"]), left["key"]) for left in document["unmatched"]
+            ),
             notes=tuple(document["notes"]),
             tensors=int(document["tensors"]),
             bytes_written=int(document["bytes_written"]),

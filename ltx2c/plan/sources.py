@@ -1,7 +1,8 @@
 """What a plan says of the files that it was made from.
 
 A plan refers to a file by its identity: its place, its size, when it and its entry were changed last, and a digest of
-its header. A file that was replaced since, even by one of the same size and header, has another.
+its header; to an object of a storage by its URL, its size, its ETag, and that digest. A file that was replaced since,
+even by one of the same size and header, has another.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ltx2c.errors import RefusedError, printable
-from ltx2c.files import Checkpoint, FileIdentity
+from ltx2c.files import Checkpoint
+from ltx2c.files.identity import Identity, identity_from_json
+from ltx2c.files.paths import remembered_place
+from ltx2c.files.url import AnyPath
 
 # What tells a file from the one that the plan was made from. Not its inode, which some file systems number anew.
-_COMPARED = ("path", "size", "mtime_ns", "ctime_ns", "header_sha256")
+_COMPARED = ("path", "size", "mtime_ns", "ctime_ns", "version", "header_sha256")
 
 
 @dataclass(frozen=True)
@@ -25,15 +28,15 @@ class Source:
 
     Attributes:
         path: as it was given, which is no part of what it is.
-        place: the same, absolute.
+        place: the same, absolute; a URL is.
         files: of one or more shards.
         index_sha256: hex digest of what a folder's index says, of several indexes together; empty for single files.
         variant: of a folder's weights, where one was asked for.
     """
 
-    path: Path = field(compare=False)
-    place: Path
-    files: tuple[FileIdentity, ...]
+    path: AnyPath = field(compare=False)
+    place: AnyPath
+    files: tuple[Identity, ...]
     index_sha256: str = ""
     variant: str | None = None
 
@@ -69,8 +72,9 @@ class Source:
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Source:
         """What ``as_json`` gave."""
-        files = tuple(map(FileIdentity.from_json, entry["files"]))
-        return cls(Path(entry["path"]), Path(entry["place"]), files, str(entry["index_sha256"]), entry.get("variant"))
+        files = tuple(map(identity_from_json, entry["files"]))
+        path, place = remembered_place(entry["path"]), remembered_place(entry["place"])
+        return cls(path, place, files, str(entry["index_sha256"]), entry.get("variant"))
 
     def check(self, checkpoint: Checkpoint) -> None:
         """Make sure that what was opened is what the plan was made from.
@@ -83,13 +87,14 @@ class Source:
             _refuse_changed(self.place, "files", len(self.files), len(now.files))
         for was, file in zip(self.files, now.files, strict=True):
             for name in _COMPARED:
-                if getattr(was, name) != getattr(file, name):
-                    _refuse_changed(was.path, name, getattr(was, name), getattr(file, name))
+                before, now_is = getattr(was, name, None), getattr(file, name, None)
+                if before != now_is:
+                    _refuse_changed(was.path, name, before, now_is)
         if now.index_sha256 != self.index_sha256:
             _refuse_changed(self.place, "index_sha256", self.index_sha256, now.index_sha256)
 
 
-def _refuse_changed(path: Path | str, what: str, was: object, now: object) -> None:
+def _refuse_changed(path: AnyPath | str, what: str, was: object, now: object) -> None:
     raise RefusedError(
         f"{printable(path)}: changed since the plan was made: {what} was {printable(was)}, is {printable(now)}",
         code="file-changed",

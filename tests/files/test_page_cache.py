@@ -55,7 +55,7 @@ def without_cachestat(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_asking_reads_nothing(cachestat: bool, cold: Path, reader: FileReader, monkeypatch: pytest.MonkeyPatch) -> None:
     if not cachestat:
         without_cachestat(monkeypatch)
-    count = page_counter(reader._descriptor, reader.mapped)
+    count = page_counter(reader._descriptor, reader._mapped)
     evict(cold)
     before = bytes_read_from_disk()
     for begin in range(0, SIZE, BLOCK):
@@ -72,7 +72,7 @@ def test_cached_pages_are_counted(
 ) -> None:
     if not cachestat:
         without_cachestat(monkeypatch)
-    count = page_counter(reader._descriptor, reader.mapped)
+    count = page_counter(reader._descriptor, reader._mapped)
     evict(cold)
     os.posix_fadvise(reader._descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead
     reader.read_into(bytearray(2 * BLOCK), 5 * BLOCK)
@@ -92,7 +92,7 @@ def test_where_nobody_knows_a_block_is_read_through_the_cache(
 
     without_cachestat(monkeypatch)
     assert page_counter(reader._descriptor, no_room)(0, SIZE) is None
-    monkeypatch.setattr(reader, "mapped", no_room)
+    monkeypatch.setattr(reader, "_mapped", no_room)
     monkeypatch.setattr(reader, "_read_direct", lambda *_: pytest.fail("read around the cache"))
     buffer = new_buffer(BLOCK)
     reader.read_block(buffer, 0, BLOCK, 0)
@@ -103,7 +103,7 @@ def test_a_file_seen_through_a_stacked_file_system_is_known_to_be_cached(tmp_pat
     def cached_pages(path: Path) -> int | None:
         reader = FileReader(path)  # let go of with its mapping, which would keep the file system busy
         reader.read_into(bytearray(BLOCK), 0)
-        return page_counter(reader._descriptor, reader.mapped)(0, BLOCK)
+        return page_counter(reader._descriptor, reader._mapped)(0, BLOCK)
 
     with mounted_overlay(tmp_path, {"x": bytes(BLOCK)}) as folder:
         assert cached_pages(folder / "x") == pages_between(0, BLOCK)

@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +15,7 @@ from ltx2c.adapters.deltas.magnitude import Magnitude
 from ltx2c.adapters.scaling import Scaling
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import StoredTensor
+from ltx2c.files.url import AnyPath
 from ltx2c.terms import FullTerm
 
 Array = npt.NDArray[Any]
@@ -92,7 +92,7 @@ class Delta(ABC):
     module: str
     target: str
     scaling: Scaling
-    adapter: Path
+    adapter: AnyPath
     underscored: bool = False
     magnitude: Magnitude | None = None
 
