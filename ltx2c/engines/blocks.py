@@ -26,6 +26,7 @@ class Piece(NamedTuple):
         tensor: of the base.
         weight: where it is fused or converted.
         made: bytes of a tensor of the result that is made of none of the base: a new companion, which is known late.
+        first_pass: whether it is only looked at, for the scale of all its weight, and comes again.
     """
 
     tensor: StoredTensor
@@ -33,6 +34,7 @@ class Piece(NamedTuple):
     nbytes: int
     weight: WeightInWork | None = None
     made: int = 0
+    first_pass: bool = False
 
     @property
     def converted(self) -> bool:
@@ -40,20 +42,34 @@ class Piece(NamedTuple):
         return self.weight is not None and self.weight.converted
 
     @property
+    def aside(self) -> bool:
+        """Whether it is read to a place behind the block's bytes of the result."""
+        return self.first_pass or self.converted
+
+    @property
     def size(self) -> int:
         """What it takes in the result."""
         assert self.weight is None or not self.made
+        if self.first_pass:
+            return 0
         return self.made or (self.weight.written_bytes(self.nbytes) if self.weight else self.nbytes)
 
     @property
     def begin(self) -> int:
-        """Where in the result's tensor it begins."""
+        """Where in the result's tensor it begins; all of a first pass comes before that."""
+        if self.first_pass:
+            return 0
         return self.weight.written_bytes(self.start) if self.weight else self.start
 
     @property
     def room(self) -> int:
         """What it may take in a buffer."""
-        return _room(self.size, self.nbytes) if self.converted else self.size
+        return _room(self.size, self.nbytes) if self.aside else self.size
+
+    @property
+    def fused_bytes(self) -> int:
+        """Stored bytes that are fused for good."""
+        return 0 if self.first_pass else self.nbytes
 
 
 @dataclass
@@ -91,10 +107,10 @@ class Block:
             at += piece.size
 
     def asides(self) -> Iterator[tuple[Piece, int]]:
-        """Each piece that is converted, with where its bytes of the base lie: as in the file modulo the page size."""
+        """Each piece that is read aside, with where: as its bytes lie in the base's file, modulo the page size."""
         at = _aligned(self.lead + self.nbytes)
         for piece in self.pieces:
-            if piece.converted:
+            if piece.aside:
                 at += (piece.tensor.begin + piece.start) % PAGE
                 yield piece, at
                 at = _aligned(at + piece.nbytes)
@@ -103,24 +119,25 @@ class Block:
         """What is to be fused, as it lies in ``buffer``.
 
         Args:
-            asides: another buffer, in which the base's bytes of what is converted lie as they do for the block
+            asides: another buffer, in which what is read aside lies as it does for the block
                 ``like``: the same pieces, perhaps at another place of their output.
         """
         given = buffer if asides is None else asides
-        converted = iter((like or self).asides())
+        read_aside = iter((like or self).asides())
         parts = []
         for piece, at in self.places():
             memory, out = np.frombuffer(buffer[at : at + piece.size], np.uint8), None
-            if piece.converted:
-                _, begin = next(converted)
+            if piece.aside:
+                _, begin = next(read_aside)
                 memory, out = np.frombuffer(given[begin : begin + piece.nbytes], np.uint8), memory
             if piece.weight is not None and piece.nbytes:
-                parts.append(Part(piece.tensor, piece.start, piece.weight, memory, out))
+                where = out if piece.converted else None
+                parts.append(Part(piece.tensor, piece.start, piece.weight, memory, where, piece.first_pass))
         return parts
 
     def macs(self, work: Work) -> int:
         """Multiply-adds to fuse it."""
-        return sum(work.macs(piece.tensor.key, piece.nbytes) for piece in self.pieces if piece.weight is not None)
+        return sum(work.macs(piece.tensor.key, piece.fused_bytes) for piece in self.pieces if piece.weight is not None)
 
 
 def cut_into_blocks(tensors: Iterable[Placed], work: Work, block_bytes: int) -> Iterator[Block]:
@@ -142,15 +159,20 @@ def _places(
 
 
 def cut(piece: Piece, work: Work, block_bytes: int) -> Iterator[Piece]:
-    """Cut a piece into parts of about equal size that fit a block: between its units if fused, else its elements."""
-    tensor, start, nbytes, weight, _ = piece
-    unit = max(1, DTYPES[tensor.dtype].bits // 8) if weight is None else work.unit_bytes(tensor.key)
+    """Cut a piece into parts of about equal size that fit a block: between rows if fused, else its elements.
+
+    Where one scale is for all of them, and they are several, they come twice.
+    """
+    tensor, start, nbytes, weight, *_ = piece
+    unit = max(1, DTYPES[tensor.dtype].bits // 8) if weight is None else work.piece_bytes(tensor.key)
     room = piece._replace(start=0, nbytes=unit).room
     units = -(-nbytes // unit)
     parts = max(1, min(units, -(-units // max(1, block_bytes // room))))
     cuts = [start + min(nbytes, unit * (units * part // parts)) for part in range(parts + 1)]
-    for begin, end in itertools.pairwise(cuts):
-        yield piece._replace(start=begin, nbytes=end - begin)
+    twice = parts > 1 and weight is not None and weight.written.layout.whole
+    for first_pass in (True, False) if twice else (False,):
+        for begin, end in itertools.pairwise(cuts):
+            yield piece._replace(start=begin, nbytes=end - begin, first_pass=first_pass)
 
 
 def gather(places: Iterable[tuple[Piece, int]], work: Work, block_bytes: int) -> Iterator[Block]:
@@ -173,19 +195,19 @@ def gather(places: Iterable[tuple[Piece, int]], work: Work, block_bytes: int) ->
 
 
 def buffer_bytes(tensors: Iterable[StoredTensor], work: Work, block_bytes: int) -> int:
-    """How large a buffer must be for every block: a page before and behind, and room for a weight's largest unit."""
+    """How large a buffer must be for every block: a page before and behind, and room for a weight's largest piece."""
     units = (_unit_room(tensor.key, work) for tensor in tensors if tensor.key in work.fusions and tensor.nbytes)
     return -(-max([block_bytes, *units]) // PAGE) * PAGE + 2 * PAGE
 
 
 def _unit_room(key: str, work: Work) -> int:
-    unit = work.unit_bytes(key)
+    unit = work.piece_bytes(key)
     stored, written = work.way(key)
     return unit if stored.layout == written.layout else _room(work.written_bytes(key, unit), unit)
 
 
 def _room(size: int, aside: int) -> int:
-    """Of a converted piece: its bytes in the result, and the base's in pages of their own."""
+    """Of a piece that is read aside: its bytes in the result, and the base's in pages of their own."""
     return size + aside + 2 * PAGE
 
 
@@ -203,7 +225,7 @@ def read_block(block: Block, buffer: memoryview, watch: Watch | None = None) -> 
             run.file.read_block(buffer, run.at, run.nbytes, run.offset)
         else:  # the page before belongs to what was read last
             run.file.read_into(buffer[run.at : run.at + run.nbytes], run.offset)
-        if watch is not None:
+        if watch is not None and not run.again:
             watch(run.file, run.offset, buffer[run.at : run.at + run.nbytes])
     for piece in block.pieces:
         if piece.weight is not None:
@@ -211,20 +233,26 @@ def read_block(block: Block, buffer: memoryview, watch: Watch | None = None) -> 
 
 
 class _Run(NamedTuple):
-    """Bytes of a file that are read in one go, and where they go; ``alone`` where the pages before hold nothing."""
+    """Bytes of a file that are read in one go, and where they go.
+
+    Attributes:
+        alone: whether the pages before hold nothing.
+        again: whether they are read once more.
+    """
 
     file: TensorFile
     offset: int
     nbytes: int
     at: int
     alone: bool
+    again: bool = False
 
 
 def _runs(block: Block) -> Iterator[_Run]:
     """What is read to its place in the output, adjoining pieces joined."""
     run: _Run | None = None
     for piece, at in block.places():
-        if piece.converted or piece.made:
+        if piece.aside or piece.made:
             continue
         file, offset = piece.tensor.file, piece.tensor.begin + piece.start
         if run is not None and file is run.file and (offset, at) == (run.offset + run.nbytes, run.at + run.nbytes):
@@ -240,4 +268,4 @@ def _runs(block: Block) -> Iterator[_Run]:
 def _aside_runs(block: Block) -> Iterator[_Run]:
     for piece, at in block.asides():
         if piece.nbytes:
-            yield _Run(piece.tensor.file, piece.tensor.begin + piece.start, piece.nbytes, at, True)
+            yield _Run(piece.tensor.file, piece.tensor.begin + piece.start, piece.nbytes, at, True, piece.first_pass)

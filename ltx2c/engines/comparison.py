@@ -39,8 +39,9 @@ class Comparison:
         self.tally = Tally({*self._companions, *self._work.weights})
         self._fused = fused
         self._sample = sample
-        self._shares = split_threads(threads)
+        self._shares = split_threads(threads, together=self._work.goes_twice)
         self._fuser = Fuser(self._work.arithmetic, self._shares)
+        self._block_bytes = self._work.block_bytes(BLOCK_BYTES)
         self._half = 0
         self._theirs: tuple[WeightInWork | None, dict[str, Array]] = (None, {})
 
@@ -50,9 +51,9 @@ class Comparison:
         runs = [(tensor, list(self._sampled(tensor))) for tensor in tensors]
         bytes_total = sum(run.size for _, pieces in runs for run in pieces)
         macs_total = sum(self._work.macs(tensor.key, run.nbytes) for tensor, pieces in runs for run in pieces)
-        self._half = buffer_bytes(tensors, self._work, BLOCK_BYTES)
+        self._half = buffer_bytes(tensors, self._work, self._block_bytes)
         blocks = run_pipeline(
-            gather(self._places(runs), self._work, BLOCK_BYTES),
+            gather(self._places(runs), self._work, self._block_bytes),
             Steps(self._read, self._compare),
             buffers=[new_buffer(2 * self._half) for _ in range(BUFFERS)],
             workers=len(self._shares),
@@ -64,7 +65,7 @@ class Comparison:
                 self.tally.macs += block.macs(self._work)
                 for piece, compared in zip(block.pieces, found, strict=True):
                     self.tally.add(piece.tensor.key, compared, piece.size)
-                    if piece.weight is not None:
+                    if piece.weight is not None and not piece.first_pass:
                         self._compare_companions(piece, piece.weight)
                 if progress is not None:
                     progress(Progress(streamed, bytes_total, self.tally.macs, macs_total))
@@ -81,7 +82,7 @@ class Comparison:
         for tensor, pieces in runs:
             weight = self._work.begin(tensor.key, sum(piece.nbytes for piece in pieces)) if pieces else None
             for run in pieces:
-                for piece in cut(run._replace(weight=weight), self._work, BLOCK_BYTES):
+                for piece in cut(run._replace(weight=weight), self._work, self._block_bytes):
                     yield piece, tensor.begin + piece.begin
 
     def _read(self, block: Block, buffer: memoryview) -> None:
@@ -100,8 +101,10 @@ class Comparison:
         return found
 
     def _compare_companions(self, piece: Piece, weight: WeightInWork) -> None:
-        """Of the rows that were compared; in whole where one companion is for all of them."""
+        """Of the rows that were compared; in whole, and after the last of them, where one companion is for all."""
         written = weight.written
+        if not weight.is_complete_with(piece.nbytes) and written.layout.whole:
+            return
         part: slice | EllipsisType = ...
         if not written.layout.whole:
             granule = row_bytes(piece.tensor) * written.layout.granule_rows

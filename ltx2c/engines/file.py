@@ -83,11 +83,12 @@ def fill(
     """Write all files of a layout into a result in the making. Raises as ``write_fused`` does."""
     work = work_of(opened)
     watch = digests.feed if digests is not None else None
-    stream = Stream(work, threads, block_bytes=BLOCK_BYTES, watch=watch, measure=True)
+    block_bytes = work.block_bytes(BLOCK_BYTES)
+    stream = Stream(work, threads, block_bytes=block_bytes, watch=watch, measure=True)
     with ResultWriter(layout, work.written.values(), nonfinite, digests) as writer:
         for file in layout.files:
             writer.begin(file, staged.file(file.name), stream.buffers[0])
-            blocks = stream.run(cut_into_blocks(file.tensors, work, BLOCK_BYTES))
+            blocks = stream.run(cut_into_blocks(file.tensors, work, block_bytes))
             with contextlib.closing(blocks):
                 for block, buffer, fused in blocks:
                     writer.append(file, block, buffer, fused)

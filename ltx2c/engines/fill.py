@@ -123,5 +123,5 @@ def _part(slot: Slot, weight: WeightInWork) -> Part:
 
 def _write_companions(weight: WeightInWork, slots: Mapping[str, Slot]) -> None:
     for role, spec in weight.stored.companions.items():
-        slots[spec.key].narrow_bytes[...] = np.ascontiguousarray(weight.companions[role]).reshape(-1).view(np.uint8)
+        slots[spec.key].narrow_bytes[...] = np.ascontiguousarray(weight.results[role]).reshape(-1).view(np.uint8)
         slots[spec.key].settle()

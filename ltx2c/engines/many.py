@@ -172,10 +172,10 @@ class _Maker:
     def __init__(self, results: Sequence[_Result], sources: Sources, threads: int, progress: OnProgress | None) -> None:
         self._results = results
         self._work = joint_work([result.work for result in results], sources.load)
-        self._shares = split_threads(threads)
+        self._shares = split_threads(threads, together=self._work.goes_twice)
         self._fuser = Fuser(self._work.arithmetic, self._shares, measure=True)
         room = BUFFERS_BYTES // (BUFFERS * (1 + len(results)))
-        self._block_bytes = min(BLOCK_BYTES, max(_SMALLEST_BLOCK, room))
+        self._block_bytes = min(self._work.block_bytes(BLOCK_BYTES), max(_SMALLEST_BLOCK, room))
         size = buffer_bytes(self._work.tensors.values(), self._work, self._block_bytes)
         self._buffers = [_Buffers(new_buffer(size), [new_buffer(size) for _ in results]) for _ in range(BUFFERS)]
         plans = [result.target.opened.plan for result in results]

@@ -27,13 +27,15 @@ BUFFERS = 4  # one being read, two computed on, one written
 WORKERS = 2
 
 
-def split_threads(threads: int) -> tuple[int, ...]:
+def split_threads(threads: int, *, together: bool = False) -> tuple[int, ...]:
     """The threads of each of the workers that compute at the same time; ``threads`` in all.
+
+    ``together``: of one worker, so that everything is computed in order.
 
     Two workers, because on two cores a worker whose threads are all its own never waits for others to finish a block;
     no more, because each takes a buffer.
     """
-    workers = min(WORKERS, threads)
+    workers = 1 if together else min(WORKERS, threads)
     return tuple((threads + at) // workers for at in reversed(range(workers)))
 
 

@@ -29,7 +29,7 @@ class Stream:
         """``watch`` is shown the base's bytes as they are read. ``measure``: as for ``Fuser``."""
         self.work = work
         self.block_bytes = block_bytes
-        shares = split_threads(threads)
+        shares = split_threads(threads, together=work.goes_twice)
         self._workers = len(shares)
         self._fuser = Fuser(work.arithmetic, shares, measure=measure)
         self._watch = watch

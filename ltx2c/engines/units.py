@@ -51,7 +51,7 @@ class UnitFuser:
     def __init__(self, opened: OpenedPlan, layout: OutputLayout, threads: int, *, measure: bool = False) -> None:
         """``threads``: to compute with. ``measure``: as for ``Fuser``."""
         self._work = work_of(opened)
-        self._stream = Stream(self._work, threads, block_bytes=BLOCK_BYTES, measure=measure)
+        self._stream = Stream(self._work, threads, block_bytes=self._work.block_bytes(BLOCK_BYTES), measure=measure)
         self._files = {file.name: file for file in layout.files}
         self._places = {
             placed.tensor.key: (file.name, placed.begin) for file in layout.files for placed in file.tensors
@@ -176,7 +176,7 @@ class UnitFuser:
                 for file, offset, data in self._runs(block, buffer):
                     put(file, offset, data)
                 for piece in block.pieces:
-                    if piece.weight is not None:
+                    if piece.weight is not None and not piece.first_pass:
                         self._put_companions(piece, piece.weight, put)
                 done()
         return total
@@ -204,8 +204,10 @@ class UnitFuser:
             yield file, offset, buffer[begin:end]
 
     def _put_companions(self, piece: Piece, weight: WeightInWork, put: Put) -> None:
-        """The part of a weight's companions that comes from some of its rows."""
+        """The part of a weight's companions that comes from some of its rows; all of them after the last if need be."""
         layout = weight.written.layout
+        if not weight.is_complete_with(piece.nbytes) and layout.whole:
+            return
         for role, spec in weight.written.companions.items():
             name, begin = self._places[spec.key]
             data = np.ascontiguousarray(weight.results[role]).reshape(-1).view(np.uint8).data

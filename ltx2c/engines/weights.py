@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from ltx2c.adapters.deltas import LoadedDelta
@@ -35,15 +36,49 @@ class Way(NamedTuple):
     written: StoredWeight
 
 
+class FusedValues(NamedTuple):
+    """Some rows of a weight before they are encoded.
+
+    Attributes:
+        array: ``[rows, in]``.
+        nonfinite: how many are infinite or NaN where the base's are finite.
+        room: the memory that is theirs until it is given back; None where it is a worker's own.
+    """
+
+    array: Array
+    nonfinite: int
+    room: npt.NDArray[np.uint8] | None
+
+
+class FirstPass:
+    """What is found of a weight's fused values before any is encoded, where one scale is for all of them.
+
+    Attributes:
+        largest: the ``largest_magnitude`` of those rows that were looked at.
+        nbytes: of them, as stored.
+        kept: by the first row, some of what was computed.
+    """
+
+    def __init__(self) -> None:
+        self.largest = 0
+        self.nbytes = 0
+        self.kept: dict[int, FusedValues] = {}
+
+    def add(self, largest: int, nbytes: int) -> None:
+        """Take what some rows came to."""
+        self.largest = max(self.largest, largest)
+        self.nbytes += nbytes
+
+
 class WeightInWork:
     """What the parts of one weight share: read when the first of them is, and let go with the last.
 
     Attributes:
         stored: how the base stores it.
         written: how the result does.
-        companions: once loaded, role -> the base's companion; then what encoding made of it, unless the weight is
-            converted.
-        results: role -> a companion of the result: the same arrays, or those of a converted weight.
+        companions: once loaded, role -> the base's companion.
+        results: role -> the result's: what encoding makes of the base's, or of new ones.
+        first_pass: what is known of all rows, where one scale is for all.
     """
 
     def __init__(self, way: Way, deltas: Deltas, load: Load, beside: Mapping[str, StoredTensor], nbytes: int) -> None:
@@ -51,6 +86,7 @@ class WeightInWork:
         self.stored, self.written = way
         self.companions: dict[str, Array] = {}
         self.results: dict[str, Array] = {}
+        self.first_pass = FirstPass()
         self._deltas = deltas
         self._load = load
         self._beside = beside
@@ -66,13 +102,14 @@ class WeightInWork:
                 self._loaded = [Loaded(self._load(one.delta), one) for one in self._deltas]
 
     def take(self, known: Mapping[Place, LoadedDelta], companions: Mapping[str, Array]) -> None:
-        """Be loaded with what another has read; companions are copied."""
-        self._hold({role: array.copy() for role, array in companions.items()})
+        """Be loaded with what another has read."""
+        self._hold(dict(companions))
         self._loaded = [Loaded(known[place], one) for place, one in zip(self.places, self._deltas, strict=True)]
 
     def _hold(self, companions: dict[str, Array]) -> None:
         self.companions = companions
-        self.results = new_companions(self.written) if self.converted else companions
+        held = {role: array.copy() for role, array in companions.items()}
+        self.results = new_companions(self.written) if self.converted else held
 
     @property
     def converted(self) -> bool:
@@ -152,10 +189,24 @@ class Work:
         return {spec.key: one for one in self.written.values() for spec in one.companions.values()}
 
     def unit_bytes(self, key: str) -> int:
-        """Bytes of what must stay together of a weight that is fused: its rows, a granule's rows, or all of it."""
-        tensor, (stored, written) = self.tensors[key], self.way(key)
-        whole = written.layout.whole or any(one.whole for one in self.fusions[key])
-        return tensor.nbytes if whole else row_bytes(tensor) * stored.layout.granule_rows
+        """Bytes of what can be made alone of a weight that is fused: its rows, a granule's rows, or all of it."""
+        return self.tensors[key].nbytes if self.written[key].layout.whole else self.piece_bytes(key)
+
+    def piece_bytes(self, key: str) -> int:
+        """Bytes that must lie together in memory: less than a unit where rows of it can be gone through twice."""
+        tensor = self.tensors[key]
+        whole = any(one.whole for one in self.fusions[key])
+        return tensor.nbytes if whole else row_bytes(tensor) * self.weights[key].layout.granule_rows
+
+    def block_bytes(self, most: int) -> int:
+        """Of ``most`` bytes to a block, those that hold no more values in codes than all of them in bfloat16 would."""
+        ways = (self.way(key) for key in self.fusions)
+        return most // 2 if any(not one.layout.in_place for way in ways for one in way) else most
+
+    @property
+    def goes_twice(self) -> bool:
+        """Whether there are weights whose rows are gone through twice: to choose one scale, and to encode by it."""
+        return any(self.written[key].layout.whole for key in self.fusions)
 
     def written_bytes(self, key: str, nbytes: int) -> int:
         """What so many stored bytes of a tensor, whole rows of a weight, take in the result."""

@@ -60,7 +60,7 @@ class ResultWriter:
         self.nonfinite.add(fused)
         self.nonfinite.refuse(going_on=block.pieces[-1].tensor.key)
         for piece in block.pieces:
-            if piece.weight is not None and piece.weight.is_complete_with(piece.nbytes):
+            if piece.weight is not None and piece.weight.is_complete_with(piece.fused_bytes):
                 self._late.put(piece.weight)
         self._late.fill(layout, block.begin, buffer[block.lead : block.lead + block.nbytes])
         self._open[layout.name].output.append(buffer, block.nbytes)

@@ -331,18 +331,7 @@ static inline ltx2c_tally ltx2c_encode_band(const ltx2c_patch *patch, const ltx2
     return tally;
 }
 
-/* Where one scale is for all bands, or none: the largest magnitude first, of each band; then the codes, with that of
- * all bands. */
-static inline uint32_t ltx2c_largest_of_band(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band) {
-    const size_t end = ltx2c_min_of((band + 1) * grid->rows, patch->rows);
-    uint32_t largest = 0;
-    for (size_t row = band * grid->rows; row < end; row++) {
-        const uint32_t here = ltx2c_largest_piece(ltx2c_values_at(patch, row, 0), patch->columns, patch->wide);
-        largest = here > largest ? here : largest;
-    }
-    return largest;
-}
-
+/* Where one scale is for all bands, or none; `largest` has the bits of the largest magnitude of all. */
 static inline ltx2c_tally ltx2c_encode_band_by(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band,
                                                uint32_t largest) {
     const ltx2c_environment saved = ltx2c_enter_environment();

@@ -13,10 +13,20 @@ def decode_fp8(
 ) -> None:
     """values = codes times their scales; bfloat16 is rounded to, once."""
 
+def largest_magnitude(values: _Bytes, wide: bool, threads: int) -> int:
+    """The bits of the largest magnitude as a float32; 0 where all are zeros, and those of a NaN where one is."""
+
 def encode_fp8(
-    values: _Bytes, codes: _Bytes, wide: bool, kind: int, scales: _Scales, granule: tuple[int, int], threads: int
+    values: _Bytes,
+    codes: _Bytes,
+    wide: bool,
+    kind: int,
+    scales: _Scales,
+    granule: tuple[int, int],
+    largest: int,
+    threads: int,
 ) -> tuple[int, int, int]:
-    """codes = values over new scales, which are set.
+    """codes = values over new scales, which are set; of one scale, by the ``largest_magnitude`` of all of its values.
 
     Returns how many codes changed, how many results are infinite or NaN where the code before was finite, and how many
     values have no scale, so that their codes are as before.
@@ -38,9 +48,18 @@ def decode_nvfp4(
     """values = codes times block scale times scale; bfloat16 is rounded to, once."""
 
 def encode_nvfp4(
-    values: _Bytes, codes: _Bytes, wide: bool, scales: _Bytes, scale: float, swizzled: bool, threads: int
+    values: _Bytes,
+    codes: _Bytes,
+    wide: bool,
+    scales: _Bytes,
+    scale: float,
+    swizzled: bool,
+    first_row: int,
+    largest: int,
+    threads: int,
 ) -> tuple[float, int, int, int]:
-    """codes and block scales of all of a weight's values. Where these are zeros, all scales stay as they are.
+    """codes and block scales of rows of a weight whose ``largest_magnitude`` is given; where that is 0, all scales stay
+    as they are.
 
     Returns the new scale of all, then as ``encode_fp8`` does.
     """

@@ -23,6 +23,7 @@ cdef extern from "codecs.h" nogil:
     ctypedef enum ltx2c_dtype:
         pass
 
+    uint32_t ltx2c_largest_piece(const void *values, size_t count, int wide)
     uint64_t ltx2c_cast_row(const char *given, char *to, size_t count, ltx2c_dtype source, ltx2c_dtype target)
 
     ctypedef struct ltx2c_rows:
@@ -46,7 +47,6 @@ cdef extern from "codecs.h" nogil:
     float ltx2c_scale_of_all(uint32_t largest, float before)
     void ltx2c_decode_band(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band)
     ltx2c_tally ltx2c_encode_band(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band)
-    uint32_t ltx2c_largest_of_band(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band)
     ltx2c_tally ltx2c_encode_band_by(const ltx2c_patch *patch, const ltx2c_grid *grid, size_t band, uint32_t largest)
 
 cdef extern from "nvfp4.h" nogil:
@@ -66,7 +66,6 @@ cdef extern from "nvfp4.h" nogil:
         LTX2C_NVFP4_BLOCK
 
     void ltx2c_nvfp4_decode_row(const ltx2c_nvfp4 *weight, size_t row)
-    uint32_t ltx2c_nvfp4_largest(const ltx2c_nvfp4 *weight, size_t row)
     float ltx2c_nvfp4_scale(uint32_t largest)
     int ltx2c_nvfp4_encodable(uint32_t largest)
     ltx2c_tally ltx2c_nvfp4_encode_row(const ltx2c_nvfp4 *weight, size_t row)
@@ -117,15 +116,18 @@ cdef class Patch:
         self.grid.columns = granule_columns
         self.bands = (rows + band_rows - 1) // band_rows
 
-    cdef uint32_t largest(self, int threads):
-        cdef Py_ssize_t band
-        cdef uint32_t largest = 0
-        cdef uint32_t[::1] found = np.zeros(self.bands, np.uint32)
-        for band in prange(self.bands, nogil=True, num_threads=threads, schedule="dynamic", chunksize=1):
-            found[band] = ltx2c_largest_of_band(&self.patch, &self.grid, band)
-        for band in range(self.bands):
-            largest = max(largest, found[band])
-        return largest
+
+def largest_magnitude(const uint8_t[:, :] values, bint wide, int threads):
+    """The largest magnitude among ``values``: see the stub file."""
+    threads = obtainable_threads(threads)
+    cdef Py_ssize_t row, rows = values.shape[0] if values.shape[1] else 0, columns = values.shape[1] // (4 if wide else 2)
+    cdef uint32_t largest = 0
+    cdef uint32_t[::1] found = np.zeros(rows, np.uint32)
+    for row in prange(rows, nogil=True, num_threads=threads, schedule="dynamic", chunksize=16):
+        found[row] = ltx2c_largest_piece(&values[row, 0], columns, wide)
+    for row in range(rows):
+        largest = max(largest, found[row])
+    return largest
 
 
 def decode_fp8(const uint8_t[:, :] codes, uint8_t[:, :] values, bint wide, int kind, const float[:, ::1] scales,
@@ -139,17 +141,15 @@ def decode_fp8(const uint8_t[:, :] codes, uint8_t[:, :] values, bint wide, int k
 
 
 def encode_fp8(const uint8_t[:, :] values, uint8_t[:, :] codes, bint wide, int kind, float[:, ::1] scales,
-               tuple granule, int threads):
+               tuple granule, uint32_t largest, int threads):
     """Fill ``codes`` and ``scales`` from ``values``: see the stub file."""
     threads = obtainable_threads(threads)
     cdef Patch part = Patch(codes, values, wide, kind, scales, granule)
     cdef Py_ssize_t band
-    cdef uint32_t largest
     cdef ltx2c_tally total
     cdef uint8_t[::1] room = np.zeros((part.bands + 1) * sizeof(ltx2c_tally), np.uint8)
     cdef ltx2c_tally *tallies = <ltx2c_tally *>&room[0]
     if part.shared:
-        largest = part.largest(threads) if part.grid.scales else 0
         for band in prange(part.bands, nogil=True, num_threads=threads, schedule="dynamic", chunksize=1):
             tallies[band] = ltx2c_encode_band_by(&part.patch, &part.grid, band, largest)
         if part.grid.scales:
@@ -203,20 +203,14 @@ def decode_nvfp4(const uint8_t[:, :] codes, uint8_t[:, :] values, bint wide, con
 
 
 def encode_nvfp4(const uint8_t[:, :] values, uint8_t[:, :] codes, bint wide, uint8_t[:, ::1] scales, float scale,
-                 bint swizzled, int threads):
-    """Fill ``codes`` and ``scales`` from all of a weight's ``values``: see the stub file."""
+                 bint swizzled, Py_ssize_t first_row, uint32_t largest, int threads):
+    """Fill ``codes`` and ``scales`` from ``values``: see the stub file."""
     threads = obtainable_threads(threads)
-    cdef Nvfp4 rows = Nvfp4(codes, values, wide, scales, swizzled, 0)
+    cdef Nvfp4 rows = Nvfp4(codes, values, wide, scales, swizzled, first_row)
     cdef Py_ssize_t row, count = rows.weight.rows
-    cdef uint32_t[::1] found = np.zeros(count + 1, np.uint32)
-    cdef uint32_t largest = 0
     cdef ltx2c_tally total
     cdef uint8_t[::1] room = np.zeros((count + 1) * sizeof(ltx2c_tally), np.uint8)
     cdef ltx2c_tally *tallies = <ltx2c_tally *>&room[0]
-    for row in prange(count, nogil=True, num_threads=threads, schedule="dynamic", chunksize=16):
-        found[row] = ltx2c_nvfp4_largest(&rows.weight, row)
-    for row in range(count):
-        largest = max(largest, found[row])
     if not largest:
         changed = sum(int(np.count_nonzero(np.bitwise_and(codes, half))) for half in (0x0F, 0xF0))
         codes[:, :] = 0

@@ -144,11 +144,6 @@ static void ltx2c_nvfp4_decode_row(const ltx2c_nvfp4 *weight, size_t row) {
     ltx2c_leave_environment(saved);
 }
 
-static uint32_t ltx2c_nvfp4_largest(const ltx2c_nvfp4 *weight, size_t row) {
-    return ltx2c_largest_piece(weight->values.data + (ptrdiff_t)row * weight->values.stride, weight->columns,
-                               weight->wide);
-}
-
 /* Whether values of that largest magnitude have a scale: NVFP4 has no infinity and no NaN. */
 static inline int ltx2c_nvfp4_encodable(uint32_t largest) {
     return largest < 0x7f800000 && ltx2c_bits(1.0f / ltx2c_float(largest)) != 0x7f800000;

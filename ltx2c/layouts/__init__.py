@@ -24,6 +24,7 @@ from ltx2c.layouts.detect import (
     layout_named,
 )
 from ltx2c.layouts.foreign import ADVICE, foreign_modules
+from ltx2c.layouts.fp8_cast import largest_magnitude
 from ltx2c.layouts.layout import Encoded, Layout, StoredWeight, TensorSpec, Working
 from ltx2c.layouts.loss import DeltaSize, Loss, measure_delta
 from ltx2c.layouts.markers import declared_anew, quantisation_entry, unneeded
@@ -53,6 +54,7 @@ __all__ = [
     "foreign_modules",
     "in_codes",
     "is_quantisable",
+    "largest_magnitude",
     "layout_named",
     "measure_delta",
     "new_arrays",

@@ -186,14 +186,22 @@ def new_companions(target: StoredWeight) -> dict[str, Array]:
     }
 
 
-def convert(layout: Layout, values: Array, codes: Array, companions: Companions, rows: slice, threads: int) -> Encoded:
+def convert(
+    layout: Layout,
+    values: Array,
+    codes: Array,
+    companions: Companions,
+    rows: slice,
+    threads: int,
+    largest: int | None = None,
+) -> Encoded:
     """Encode values into arrays of ``new_arrays``. Args are as for ``Layout.encode``.
 
     Returns:
         ``changed`` is all; ``nonfinite`` counts results that are infinite where the value was finite, which comes on
         top of what the kernels counted.
     """
-    found = layout.encode(values, codes, companions, rows, threads)
+    found = layout.encode(values, codes, companions, rows, threads, largest)
     overflowed = found.nonfinite if layout.in_place else 0  # e4m3fn saturates: its NaN come of NaN
     return Encoded(found.elements, found.elements, overflowed, found.unencodable)
 

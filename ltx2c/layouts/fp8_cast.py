@@ -35,16 +35,27 @@ class Fp8Cast:
         wide = out.dtype == FLOAT32
         codecs.decode_fp8(as_bytes(codes), as_bytes(out), wide, KINDS[self.dtype], None, (1, 1), threads)
 
-    def encode(self, values: Array, codes: Array, companions: Companions, rows: slice, threads: int) -> Encoded:
+    def encode(
+        self, values: Array, codes: Array, companions: Companions, rows: slice, threads: int, largest: int | None = None
+    ) -> Encoded:
         wide = values.dtype == FLOAT32
         kind = KINDS[self.dtype]
-        found = codecs.encode_fp8(as_bytes(values), as_bytes(codes), wide, kind, None, (1, 1), threads)
+        found = codecs.encode_fp8(as_bytes(values), as_bytes(codes), wide, kind, None, (1, 1), 0, threads)
         return Encoded(values.size, *found)
 
 
 def as_bytes(array: Array) -> Array:
     """A 2-D array as bytes ``[rows, columns * itemsize]``, without a copy."""
     return array.view(np.uint8)
+
+
+def largest_magnitude(values: Array, threads: int) -> int:
+    """Of bfloat16 or float32 values ``[rows, columns]``: what a scale that is for all of them is chosen by.
+
+    Returns:
+        The bits of a float32: 0 where all are zeros, more than any number's where one is infinite or NaN.
+    """
+    return codecs.largest_magnitude(as_bytes(values), values.dtype == FLOAT32, threads)
 
 
 FP8 = Fp8Cast("fp8", "F8_E4M3")

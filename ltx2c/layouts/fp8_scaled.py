@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from ltx2c.kernels import codecs
-from ltx2c.layouts.fp8_cast import FLOAT32, KINDS, as_bytes
+from ltx2c.layouts.fp8_cast import FLOAT32, KINDS, as_bytes, largest_magnitude
 from ltx2c.layouts.layout import Array, Companions, Encoded, Working
 
 SCALE = "scale"  # the companion's role
@@ -36,11 +36,15 @@ class ScaledFp8(ABC):
             as_bytes(codes), as_bytes(out), wide, KINDS["F8_E4M3"], scales, self.granule(codes.shape[1]), threads
         )
 
-    def encode(self, values: Array, codes: Array, companions: Companions, rows: slice, threads: int) -> Encoded:
+    def encode(
+        self, values: Array, codes: Array, companions: Companions, rows: slice, threads: int, largest: int | None = None
+    ) -> Encoded:
         scales = self.grid(companions[SCALE], rows)
-        wide = values.dtype == FLOAT32
+        wide, granule = values.dtype == FLOAT32, self.granule(codes.shape[1])
+        if largest is None:
+            largest = largest_magnitude(values, threads) if scales.size == 1 else 0
         found = codecs.encode_fp8(
-            as_bytes(values), as_bytes(codes), wide, KINDS["F8_E4M3"], scales, self.granule(codes.shape[1]), threads
+            as_bytes(values), as_bytes(codes), wide, KINDS["F8_E4M3"], scales, granule, largest, threads
         )
         return Encoded(values.size, *found)
 

@@ -65,7 +65,7 @@ class Layout(Protocol):
         name: as reports and plans write it, such as ``"fp8-block"``.
         in_place: whether the stored bytes are the values, which the kernels take as they lie.
         granule_rows: rows that are encoded together; a weight is cut at multiples of it.
-        whole: whether all rows must be fused before any is encoded, because one scale is for all.
+        whole: whether one scale is for all rows: before any is encoded, all must have been fused and looked at.
         lowest_bits: of a stored byte: flipping them makes of each code a neighbour, one quantisation step away.
     """
 
@@ -93,11 +93,13 @@ class Layout(Protocol):
             out: ``[rows, in]``, of the dtype that ``working`` names.
         """
 
-    def encode(self, values: Array, codes: Array, companions: Companions, rows: slice, threads: int) -> Encoded:
+    def encode(
+        self, values: Array, codes: Array, companions: Companions, rows: slice, threads: int, largest: int | None = None
+    ) -> Encoded:
         """Encode some rows: overwrites ``codes``, which hold what was there before, and their part of ``companions``.
 
-        Args are as for ``decode``; ``values`` are the fused rows, of the dtype that ``working`` names, and all of the
-        weight's where ``whole``.
+        Args are as for ``decode``; ``values`` are the fused rows, of the dtype that ``working`` names. Where ``whole``,
+        they are some of the weight's and ``largest`` is the ``largest_magnitude`` of all of them; or without it, all.
         """
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ltx2c.kernels import codecs
-from ltx2c.layouts.fp8_cast import BFLOAT16, FLOAT32, as_bytes
+from ltx2c.layouts.fp8_cast import BFLOAT16, FLOAT32, as_bytes, largest_magnitude
 from ltx2c.layouts.fp8_scaled import SCALE
 from ltx2c.layouts.layout import Array, Companions, Encoded, Working
 
@@ -51,11 +51,14 @@ class Nvfp4:
         scales, scale = as_bytes(companions[SCALE]), companions[SCALE_2].reshape(())
         codecs.decode_nvfp4(codes, as_bytes(out), wide, scales, float(scale), self.swizzled, rows.start, threads)
 
-    def encode(self, values: Array, codes: Array, companions: Companions, rows: slice, threads: int) -> Encoded:
+    def encode(
+        self, values: Array, codes: Array, companions: Companions, rows: slice, threads: int, largest: int | None = None
+    ) -> Encoded:
         wide = values.dtype == FLOAT32
         scales, scale = as_bytes(companions[SCALE]), companions[SCALE_2].reshape(())
+        largest = largest_magnitude(values, threads) if largest is None else largest
         new_scale, *found = codecs.encode_nvfp4(
-            as_bytes(values), codes, wide, scales, float(scale), self.swizzled, threads
+            as_bytes(values), codes, wide, scales, float(scale), self.swizzled, rows.start, largest, threads
         )
         scale[...] = np.float32(new_scale)
         return Encoded(values.size, *found)

@@ -41,7 +41,9 @@ class Plain:
     def decode(self, codes: Array, companions: Companions, rows: slice, out: Array, threads: int) -> None:
         codecs.cast(*numbered(codes), *numbered(out), codes.shape[1], threads)
 
-    def encode(self, values: Array, codes: Array, companions: Companions, rows: slice, threads: int) -> Encoded:
+    def encode(
+        self, values: Array, codes: Array, companions: Companions, rows: slice, threads: int, largest: int | None = None
+    ) -> Encoded:
         overflowed = codecs.cast(*numbered(values), *numbered(codes), codes.shape[1], threads)
         return Encoded(values.size, values.size, overflowed)
 

@@ -20,7 +20,7 @@ from tensor_files import pair, weight, write
 
 import ltx2c
 from ltx2c import Checkpoint, Recipe, ResidentCheckpoint, reference
-from ltx2c.engines import comparison, fuser
+from ltx2c.engines import comparison, fuser, many, units
 from ltx2c.engines import file as engine
 from ltx2c.layouts import reference as stored
 
@@ -166,7 +166,9 @@ def changed(made: Model, key: str) -> int:
 
 def small_blocks(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
     monkeypatch.setattr(engine, "BLOCK_BYTES", nbytes)
-    monkeypatch.setattr(comparison, "BLOCK_BYTES", nbytes)
+    for module in (comparison, many, units):
+        monkeypatch.setattr(module, "BLOCK_BYTES", nbytes)
+    monkeypatch.setattr(many, "_SMALLEST_BLOCK", 1)
     monkeypatch.setattr(fuser, "WORKING_BYTES", nbytes)
 
 

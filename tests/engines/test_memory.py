@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pytest
 from fusing import adapter, save
 from rawfiles import entry, raw_file
 
@@ -18,11 +20,11 @@ from ltx2c.files.header import PAGE
 from ltx2c.files.layout import OutputTensor, plan_file
 
 MEASURE = """
-import re, sys, ltx2c
+import json, re, sys, ltx2c
 def status(name):
     return int(re.search(name + r":\\s+(\\d+) kB", open("/proc/self/status").read())[1]) * 1024
 before = status("VmRSS")
-ltx2c.fuse_checkpoint(sys.argv[1], [(sys.argv[2], 1.0)], sys.argv[3], threads=2)
+ltx2c.fuse_checkpoint(sys.argv[1], [(sys.argv[2], 1.0)], sys.argv[3], threads=2, **json.loads(sys.argv[4]))
 print(status("VmHWM") - before)
 """
 
@@ -49,8 +51,47 @@ def test_the_peak_is_bounded_however_large_the_base(tmp_path: Path) -> None:
     base = sparse_file(tmp_path / "base", header, size + untouched)
     lora = save(tmp_path / "lora", adapter({"m": (8192, 256, 4096)}, 1))
     out = tmp_path / "out"
-    run = subprocess.run([sys.executable, "-c", MEASURE, base, lora, out], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", MEASURE, base, lora, out, "{}"], capture_output=True, text=True, check=True
+    )
     out.unlink()
+    assert int(run.stdout) < lora.stat().st_size + 128_000_000
+
+
+LARGE = (16384, 4096)
+
+
+def in_codes(layout: str) -> dict[str, tuple[str, tuple[int, ...], np.ndarray]]:
+    """A weight of the model's largest shape, by the last parts of its tensors' names."""
+    rows, columns = LARGE
+    codes = np.arange(rows * columns, dtype=np.uint32).astype(np.uint8) % 120
+    scale = np.full((), 0.01, np.float32)
+    if layout == "nvfp4":
+        blocks = np.full((rows, columns // 16), 0x50, np.uint8)
+        codes = codes[: codes.size // 2]
+        return {
+            "weight": ("U8", (rows, columns // 2), codes),
+            "weight_scale": ("F8_E4M3", blocks.shape, blocks),
+            "weight_scale_2": ("F32", (), scale),
+        }
+    scales = np.broadcast_to(scale, () if layout == "fp8-scaled" else (rows, 1))
+    return {"weight": ("F8_E4M3", LARGE, codes), "weight_scale": ("F32", scales.shape, scales)}
+
+
+@pytest.mark.parametrize("layout", ["fp8-row", "fp8-scaled", "nvfp4"])
+def test_weights_in_codes_take_no_more_than_plain_ones(layout: str, tmp_path: Path) -> None:
+    """Also where one scale is for all of 67 million values, so that all are looked at before any is encoded."""
+    header: dict[str, object] = {}
+    data = []
+    for name, (dtype, shape, values) in in_codes(layout).items():
+        begin = sum(map(len, data))
+        data.append(values.tobytes())
+        header[f"m.{name}"] = entry(dtype, shape, (begin, begin + len(data[-1])))
+    base = sparse_file(tmp_path / "base", header, 0, b"".join(data))
+    lora = save(tmp_path / "lora", adapter({"m": (LARGE[0], 16, LARGE[1])}, 1))
+    options = json.dumps({"nvfp4_scales": "linear"} if layout == "nvfp4" else {})
+    command = [sys.executable, "-c", MEASURE, base, lora, tmp_path / "out", options]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(run.stdout) < lora.stat().st_size + 128_000_000
 
 
