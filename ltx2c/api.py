@@ -14,7 +14,8 @@ from ltx2c.engines.request import Request
 from ltx2c.engines.verify import VerifyReport, verify_fused
 from ltx2c.files import Checkpoint
 from ltx2c.files.paths import place
-from ltx2c.files.staging import rehearse
+from ltx2c.files.places import rehearse_at
+from ltx2c.files.url import is_url
 from ltx2c.jobs.hidden import HiddenJobs
 from ltx2c.plan import Plan
 from ltx2c.plan.block_weights import BlockWeights
@@ -23,7 +24,7 @@ from ltx2c.plan.opened import AdapterArgument, BaseArgument, reopened
 from ltx2c.plan.options import Options
 from ltx2c.prepare import OutputForm, StrPath, check_destination, lay_out_whole, opened_plan
 from ltx2c.progress import OnProgress
-from ltx2c.single import WriteOptions, stands, write_single
+from ltx2c.single import WriteOptions, check_url, stands, write_single
 
 
 def fuse_checkpoint(
@@ -193,6 +194,8 @@ def outline_fuse(
         base, adapters, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant, out_dtype, keep)
     ) as plan:
         layout, notes, _ = lay_out_whole(plan, out, OutputForm(max_shard_bytes))
+        if is_url(out):
+            check_url(plan, out, layout, reuse=reuse, digest=sha256 or bool(expect_sha256))
         if reuse:
             request = Request(plan, layout, max_shard_bytes)
             if stands(out, request, layout, force=force):
@@ -203,7 +206,7 @@ def outline_fuse(
                 return replace(known, reused=True)
         left = HiddenJobs(out)
         destination = check_destination(plan, out, layout, force=force, more_bytes=-left.disk_bytes)
-        notes += rehearse(destination)
+        notes += rehearse_at(destination)
         digests = Digests(plan.sources, expect_sha256) if sha256 or expect_sha256 else None
         if digests is not None:
             digests.of_adapters()

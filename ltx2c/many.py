@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 from ltx2c.adapters import Adapter
@@ -139,7 +138,7 @@ class _Outputs:
         self._force = force
         self._max_shard_bytes = max_shard_bytes
         self._needed: dict[int, int] = {}  # bytes by device
-        self._taken: set[Path] = set()
+        self._taken: set[AnyPath] = set()
 
     def target(self, opened: OpenedPlan, out: str | os.PathLike[str]) -> Target:
         """A result with its checked destination. Raises as those two do."""

@@ -8,17 +8,15 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ltx2c.adapters.scaling import AlphaMode
 from ltx2c.arithmetic import LTX
 from ltx2c.engines.file import fill
 from ltx2c.engines.nonfinite import Nonfinite
-from ltx2c.files.destination import Destination
-from ltx2c.files.direct import write_small_file
 from ltx2c.files.layout import OutputLayout
-from ltx2c.files.staging import publish, stage
+from ltx2c.files.places import check_place, stage_at, write_small
+from ltx2c.files.staging import publish
 from ltx2c.files.url import AnyPath
 from ltx2c.plan.block_weights import BlockWeights
 from ltx2c.plan.checks import check_reference_scales
@@ -56,7 +54,7 @@ class PhasesReport:
         seconds: from the first byte read to the folder in place, durable.
     """
 
-    out: Path
+    out: AnyPath
     recipe: str
     phases: tuple[PhaseFile, ...]
     unmatched: tuple[UnmatchedKey, ...]
@@ -121,18 +119,18 @@ def write_phases(
         names = [PHASES_NAME, *(name for state in states for name in state.layout.names)]
         inputs: list[AnyPath] = [path for checkpoint in sources.checkpoints for path in paths_read(checkpoint)]
         inputs += [sibling.path for state in states for sibling in state.layout.siblings]
-        destination = Destination.check(out, inputs=inputs, needed_bytes=size, folder=True, names=names)
+        destination = check_place(out, inputs=inputs, needed_bytes=size, folder=True, names=names)
         count = resolve_threads(threads)
         plans_written = [state.opened.plan for state in states]
         tracker = Tracker(
             sum(plan.bytes_written for plan in plans_written), sum(plan.macs for plan in plans_written), progress
         )
-        with stage(destination) as staged:
+        with stage_at(destination) as staged:
             sources.check_unchanged()
             for state in states:
                 nonfinite = Nonfinite(sources.base.path, allowed=allow_nonfinite)
                 fill(staged, state.opened, state.layout, count, nonfinite, tracker)
-            write_small_file(staged.file(PHASES_NAME), table)
+            write_small(staged.file(PHASES_NAME), table)
             sources.check_unchanged()
             publish(staged)
         notes = (note for plan in plans for note in plan.plan.notes)

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from ltx2c.engines.card import CARD_NAME, model_card
 from ltx2c.engines.outputs import lay_out
 from ltx2c.files import Checkpoint
-from ltx2c.files.destination import Destination
 from ltx2c.files.layout import OutputLayout
-from ltx2c.files.paths import as_path
+from ltx2c.files.paths import out_path
+from ltx2c.files.places import AnyDestination, check_place
 from ltx2c.files.siblings import Sibling, find_siblings
 from ltx2c.files.url import AnyPath
 from ltx2c.plan.fuse import plan_sources
@@ -84,7 +84,7 @@ def lay_out_whole(opened: OpenedPlan, out: StrPath, form: OutputForm = _PLAIN) -
     siblings: tuple[Sibling, ...] = ()
     notes: tuple[str, ...] = ()
     if base.folder is not None:
-        siblings, notes = find_siblings(base.folder, written_components(base, opened.plan.weights), as_path(out))
+        siblings, notes = find_siblings(base.folder, written_components(base, opened.plan.weights), out_path(out))
     return LaidOut(OutputLayout((), False, {}, siblings), notes).again(opened, form)
 
 
@@ -96,8 +96,8 @@ def check_destination(
     force: bool,
     inputs: Iterable[AnyPath] = (),
     more_bytes: int = 0,
-) -> Destination:
-    """Make sure, without writing, that an output can be put at ``out``. Raises as ``Destination.check`` does.
+) -> AnyDestination:
+    """Make sure, without writing, that an output can be put at ``out``. Raises as ``check_place`` does.
 
     Args:
         inputs: what is read beside the plan's own files, by fuses of the same run.
@@ -105,7 +105,7 @@ def check_destination(
     """
     read: list[AnyPath] = [path for checkpoint in opened.sources.checkpoints for path in paths_read(checkpoint)]
     read += [sibling.path for sibling in layout.siblings]
-    return Destination.check(
+    return check_place(
         out,
         inputs=[*inputs, *read],
         needed_bytes=more_bytes + layout.size,

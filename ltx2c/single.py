@@ -19,12 +19,17 @@ from ltx2c.files.destination import Destination, cannot_write
 from ltx2c.files.direct import write_small_file
 from ltx2c.files.layout import OutputLayout
 from ltx2c.files.paths import as_path, place
+from ltx2c.files.places import AnyDestination, on_disk
 from ltx2c.files.remembered import remembered_sha256
 from ltx2c.files.staging import publish, stage
+from ltx2c.files.url import is_url
 from ltx2c.jobs.hidden import HiddenJobs
 from ltx2c.plan.opened import OpenedPlan
 from ltx2c.prepare import LaidOut, OutputForm, StrPath, check_destination, lay_out_whole
 from ltx2c.progress import OnProgress, Tracker
+
+_CARD = "a card beside a file"
+_IN_UNITS = "a result that is made in units"
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,16 @@ def write_single(plan: OpenedPlan, out: StrPath, options: WriteOptions) -> FuseR
     began = time.perf_counter()
     form = OutputForm(options.max_shard_bytes)
     laid_out = lay_out_whole(plan, out, form)
+    if is_url(out):
+        check_url(
+            plan,
+            out,
+            laid_out.layout,
+            reuse=options.reuse,
+            in_units=options.resume or options.executor is not None,
+            card=options.card,
+            digest=options.sha256 or bool(options.expect_sha256),
+        )
     digests = Digests(plan.sources, options.expect_sha256) if options.sha256 or options.expect_sha256 else None
     request = None
     if options.reuse:
@@ -71,14 +86,15 @@ def write_single(plan: OpenedPlan, out: StrPath, options: WriteOptions) -> FuseR
         form = replace(form, adapter_sha256=tuple(adapters), request=request.sha256 if request else None)
         laid_out = laid_out.again(plan, form)
     report = _make(plan, laid_out, destination, form, options, left, digests)
-    notes = _write_beside(destination.path.with_name(CARD_NAME), laid_out.card) if laid_out.card else ()
+    beside = on_disk(destination, _CARD).path.with_name(CARD_NAME) if laid_out.card else None
+    notes = _write_beside(beside, laid_out.card) if beside is not None and laid_out.card is not None else ()
     return replace(report, notes=(*report.notes, *laid_out.notes, *notes))
 
 
 def _make(
     plan: OpenedPlan,
     laid_out: LaidOut,
-    destination: Destination,
+    destination: AnyDestination,
     form: OutputForm,
     options: WriteOptions,
     left: HiddenJobs,
@@ -98,10 +114,11 @@ def _make(
         return replace(report, notes=(*cleared, *report.notes))
     if digests is not None:
         digests.finish_base()
+    on_this_disk = on_disk(destination, _IN_UNITS)
     report = left.make(
         plan,
         laid_out.layout,
-        destination,
+        on_this_disk,
         form,
         resume=options.resume,
         executor=options.executor,
@@ -110,7 +127,34 @@ def _make(
         allow_nonfinite=options.allow_nonfinite,
         progress=options.progress,
     )
-    return report if digests is None else replace(report, sha256=_digests(digests, destination.path, laid_out.layout))
+    return report if digests is None else replace(report, sha256=_digests(digests, on_this_disk.path, laid_out.layout))
+
+
+def check_url(
+    plan: OpenedPlan,
+    out: StrPath,
+    layout: OutputLayout,
+    *,
+    reuse: bool,
+    in_units: bool = False,
+    card: bool = False,
+    digest: bool = False,
+) -> None:
+    """Make sure that nothing is asked of a result at a URL that is only done on this disk.
+
+    Raises:
+        RefusedError: ``not-by-url``.
+    """
+    scaled = any(written.companions for written in plan.plan.written.values())
+    asked = {
+        "a result that is reused": reuse,
+        _IN_UNITS: in_units,
+        _CARD: card and not layout.is_folder,
+        "a result with scales whose sha256 is asked for": digest and scaled,
+    }
+    for what, wanted in asked.items():
+        if wanted:
+            raise RefusedError(f"{printable(out)}: {what} goes to this disk, to no URL", code="not-by-url")
 
 
 def _digests(digests: Digests, out: Path, layout: OutputLayout) -> dict[str, str]:

@@ -10,6 +10,8 @@ from ltx2c.cli.fuse import summary
 from ltx2c.cli.result import Result
 from ltx2c.cli.text import count
 from ltx2c.errors import printable
+from ltx2c.files.object_staging import abandon_uploads
+from ltx2c.files.url import is_url
 from ltx2c.jobs.job import Job, JobStatus
 from ltx2c.plan import plan_fuse
 
@@ -27,7 +29,7 @@ _ACTIONS = {
     "run": "do all units that are missing, and finish",
     "status": "say which units are missing",
     "finish": "check all units and put the result in place",
-    "abandon": "remove the job; OUT is left as it is",
+    "abandon": "remove the job, or abort all unfinished uploads to the URL JOB; OUT is left as it is",
 }
 
 
@@ -36,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     made = {name: actions.add_parser(name, help=told, description=told) for name, told in _ACTIONS.items()}
     for name, own in made.items():
-        own.add_argument("job", metavar="JOB", type=options.path, help="the job's folder")
+        own.add_argument("job", metavar="JOB", type=options.given_path, help="the job's folder")
         own.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object")
         own.add_argument("--quiet", action="store_true", default=argparse.SUPPRESS, help="print nothing but errors")
         if name in ("unit", "run"):
@@ -63,6 +65,11 @@ def run(args: argparse.Namespace) -> Result:
     """Do what was asked."""
     if args.action == "create":
         return _told(_created(args).status())
+    if args.action == "abandon" and is_url(args.job):
+        gone = abandon_uploads(args.job)
+        return Result(
+            {"abandoned": args.job, "uploads": gone}, f"{printable(args.job)}: {count(gone, 'upload')} aborted"
+        )
     job = Job.open(args.job)
     if args.action == "status":
         return _told(job.status())

@@ -17,9 +17,9 @@ from ltx2c.engines.report import FuseReport, outline
 from ltx2c.engines.stream import Stream
 from ltx2c.engines.weights import work_of
 from ltx2c.engines.writing import ResultWriter, write_beside
-from ltx2c.files.destination import Destination
 from ltx2c.files.layout import OutputLayout
-from ltx2c.files.staging import Staged, publish, stage
+from ltx2c.files.places import AnyDestination, AnyStaged, stage_at
+from ltx2c.files.staging import publish
 from ltx2c.plan.opened import OpenedPlan
 from ltx2c.progress import OnProgress, Tracker
 
@@ -27,7 +27,7 @@ from ltx2c.progress import OnProgress, Tracker
 def write_fused(
     opened: OpenedPlan,
     layout: OutputLayout,
-    destination: Destination,
+    destination: AnyDestination,
     *,
     threads: int | None = None,
     allow_nonfinite: bool = False,
@@ -51,7 +51,7 @@ def write_fused(
     began = time.perf_counter()
     known = outline(plan, destination.path, threads)
     nonfinite = Nonfinite(plan.base.path, allowed=allow_nonfinite)
-    with stage(destination) as staged:
+    with stage_at(destination) as staged:
         sources.check_unchanged()
         tracker = Tracker(plan.bytes_written, plan.macs, progress)
         fill(staged, opened, layout, known.threads, nonfinite, tracker, digests)
@@ -72,7 +72,7 @@ def write_fused(
 
 
 def fill(
-    staged: Staged,
+    staged: AnyStaged,
     opened: OpenedPlan,
     layout: OutputLayout,
     threads: int,

@@ -28,9 +28,11 @@ class Late:
             for placed in file.tensors
             if placed.tensor.key in late
         }
-        self._unknown = {name: 0 for name in (file.name for file in layout.files)}
-        for name, _ in self._places.values():
-            self._unknown[name] += 1
+        self._unknown: dict[str, dict[int, int]] = {file.name: {} for file in layout.files}  # begin -> end
+        for file in layout.files:
+            for placed in file.tensors:
+                if placed.tensor.key in late:
+                    self._unknown[file.name][placed.begin] = placed.begin + placed.tensor.nbytes
         self._passed: dict[str, int] = {}
         self._waiting: dict[str, dict[int, memoryview]] = {}
         self._patch = patch
@@ -38,6 +40,10 @@ class Late:
     def is_settled(self, file: FileLayout) -> bool:
         """Whether everything in a file that has been passed is known."""
         return not self._unknown[file.name]
+
+    def owes(self, name: str, begin: int, end: int) -> bool:
+        """Whether anything between two offsets of the file of that name is not known yet."""
+        return any(low < end and begin < high for low, high in self._unknown[name].items())
 
     def put(self, weight: WeightInWork) -> None:
         """Take the companions of a weight that has been fused."""
@@ -49,7 +55,7 @@ class Late:
                 self._patch(name, begin, data[:passed])
             if passed < len(data):
                 self._waiting.setdefault(name, {})[begin + passed] = data[passed:]
-            self._unknown[name] -= 1
+            del self._unknown[name][begin]
 
     def fill(self, file: FileLayout, begin: int, data: memoryview) -> None:
         """Put what is known into bytes that are about to be written from offset ``begin`` of a file on."""

@@ -27,9 +27,9 @@ from ltx2c.engines.weights import WeightInWork, Work, work_of
 from ltx2c.engines.writing import ResultWriter, write_beside
 from ltx2c.errors import RefusedError
 from ltx2c.files.buffers import new_buffer
-from ltx2c.files.destination import Destination
 from ltx2c.files.layout import FileLayout, OutputLayout
-from ltx2c.files.staging import Staged, publish, stage
+from ltx2c.files.places import AnyDestination, AnyStaged, stage_at
+from ltx2c.files.staging import publish
 from ltx2c.plan.opened import OpenedPlan, Sources
 from ltx2c.progress import OnProgress, Tracker
 from ltx2c.threads import resolve_threads
@@ -48,7 +48,7 @@ class Target(NamedTuple):
 
     opened: OpenedPlan
     layout: OutputLayout
-    destination: Destination
+    destination: AnyDestination
     notes: tuple[str, ...] = ()
 
 
@@ -104,7 +104,7 @@ class _Result:
     problem: RefusedError | OSError | None = None
     report: FuseReport | None = None
     _own: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-    staged: Staged = field(init=False)
+    staged: AnyStaged = field(init=False)
     writer: ResultWriter = field(init=False)
     work: Work = field(init=False)
 
@@ -132,7 +132,7 @@ class _Result:
         known = outline(opened.plan, destination.path, threads)
         self.known = replace(known, notes=(*known.notes, *notes))
         stages.enter_context(self._own)
-        self.staged = self._own.enter_context(stage(destination))
+        self.staged = self._own.enter_context(stage_at(destination))
         nonfinite = Nonfinite(opened.plan.base.path, allowed=self.allow_nonfinite)
         self.work = work_of(opened)
         self.writer = self._own.enter_context(ResultWriter(layout, self.work.written.values(), nonfinite))

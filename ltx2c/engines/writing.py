@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,10 +12,9 @@ from ltx2c.engines.digests import Digests
 from ltx2c.engines.fuser import Fused
 from ltx2c.engines.late import Late
 from ltx2c.engines.nonfinite import Nonfinite
-from ltx2c.files.direct import EmptyFile, OutputFile, write_small_file
 from ltx2c.files.layout import FileLayout, OutputLayout
-from ltx2c.files.siblings import copy_sibling
-from ltx2c.files.staging import Staged
+from ltx2c.files.places import AnyEmpty, AnyOutput, AnyStaged, copy_along, open_output, write_small
+from ltx2c.files.url import AnyPath
 from ltx2c.layouts import StoredWeight
 
 if TYPE_CHECKING:
@@ -43,10 +41,10 @@ class ResultWriter:
         self._late = Late(layout, weights, self._patch)
         self._open: dict[str, _Output] = {}
 
-    def begin(self, layout: FileLayout, file: EmptyFile, buffer: memoryview) -> None:
+    def begin(self, layout: FileLayout, file: AnyEmpty, buffer: memoryview) -> None:
         """Open a file of the result and write its header, by way of ``buffer``."""
         digest = hashlib.sha256() if self._digests else None
-        output = OutputFile(file, layout.size, digest)
+        output = open_output(file, layout.size, digest, lambda begin, end: self._late.owes(layout.name, begin, end))
         self._open[layout.name] = _Output(layout, output, file.path, digest)
         output.append_copy(layout.header, buffer)
 
@@ -98,7 +96,7 @@ class ResultWriter:
             one.output.close()
 
 
-def write_beside(layout: OutputLayout, staged: Staged) -> None:
+def write_beside(layout: OutputLayout, staged: AnyStaged) -> None:
     """Write what stands beside the weights of a result: indexes, and copies of what stood beside the base's.
 
     Raises:
@@ -106,9 +104,9 @@ def write_beside(layout: OutputLayout, staged: Staged) -> None:
         RefusedError: as ``copy_sibling`` says.
     """
     for name, content in layout.texts.items():
-        write_small_file(staged.file(name), content)
+        write_small(staged.file(name), content)
     for sibling in layout.siblings:
-        copy_sibling(sibling, staged.file(sibling.name))
+        copy_along(sibling, staged.file(sibling.name))
         staged.complete(sibling.name)
 
 
@@ -116,6 +114,6 @@ class _Output(NamedTuple):
     """A file that is being written; ``path`` is where it will be."""
 
     layout: FileLayout
-    output: OutputFile
-    path: Path
+    output: AnyOutput
+    path: AnyPath
     digest: _Hash | None

@@ -218,7 +218,7 @@ def _free_bytes(folder: Path) -> int | None:
     return (status.f_bavail if os.geteuid() else status.f_bfree) * status.f_frsize
 
 
-def cannot_write(path: Path, problem: str, code: str) -> RefusedError:
+def cannot_write(path: AnyPath, problem: str, code: str) -> RefusedError:
     """The refusal to put a result at ``path``."""
     return RefusedError(f"cannot write {printable(path)}: {problem}", code=code)
 

@@ -40,6 +40,11 @@ def input_path(given: str | os.PathLike[str]) -> AnyPath:
     return cached_path(os.fspath(given)) if is_hub_name(given) else as_path(given)
 
 
+def out_path(given: str | os.PathLike[str]) -> AnyPath:
+    """Where a result is to stand, as it was given. Raises RefusedError as ``as_path`` and ``as_url`` say."""
+    return as_url(given) if is_url(given) else as_path(given)
+
+
 def remembered_place(text: str) -> AnyPath:
     """The path or URL that ``str`` wrote. Raises RefusedError (``bad-url``)."""
     return as_url(text) if is_url(text) else Path(text)

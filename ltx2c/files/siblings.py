@@ -18,6 +18,7 @@ from ltx2c.files.linux import finish_writeback, start_writeback
 from ltx2c.files.model_folder import is_weights
 from ltx2c.files.naming import naming
 from ltx2c.files.temporaries import SUFFIX
+from ltx2c.files.url import AnyPath
 
 # What tools keep in a folder for themselves: it is no part of a model.
 _TOOLS = (".git", ".cache", "__pycache__")
@@ -43,7 +44,7 @@ class Siblings(NamedTuple):
     notes: tuple[str, ...]
 
 
-def find_siblings(folder: Path, written: Iterable[Component], out: Path) -> Siblings:
+def find_siblings(folder: Path, written: Iterable[Component], out: AnyPath) -> Siblings:
     """What is to be copied of a model's ``folder``.
 
     Args:
@@ -86,7 +87,7 @@ def _left_out(folder: Path, names: list[str], why: str) -> str:
 
 
 def _walk(
-    folder: Path, prefix: str, within: tuple[tuple[int, int], ...], out: Path
+    folder: Path, prefix: str, within: tuple[tuple[int, int], ...], out: AnyPath
 ) -> Iterator[tuple[str, Path, os.stat_result | None]]:
     """Every file below, by name; with no status what is left out as a whole."""
     for path in sorted(folder.iterdir()):
@@ -108,7 +109,7 @@ def _walk(
             here = (status.st_dev, status.st_ino)
             if here in within:
                 raise RefusedError(f"{printable(path)}: a link to a folder that holds it", code="link-loop")
-            if not (out.exists() and path.samefile(out)):
+            if not (isinstance(out, Path) and out.exists() and path.samefile(out)):
                 yield from _walk(path, f"{name}/", (*within, here), out)
         elif stat.S_ISREG(status.st_mode):
             yield name, path, status
@@ -138,6 +139,21 @@ def copy_sibling(sibling: Sibling, file: EmptyFile) -> None:
             os.close(source)
     finally:
         os.close(file.descriptor)
+
+
+def read_sibling(sibling: Sibling) -> Iterator[bytes]:
+    """What is to be copied, 16 MB at a time. Raises as ``copy_sibling`` does."""
+    with naming(sibling.path):
+        source = os.open(sibling.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        _check_unchanged(sibling, source)
+        for begin in range(0, sibling.size, _STEP_BYTES):
+            with naming(sibling.path):
+                data = os.pread(source, min(_STEP_BYTES, sibling.size - begin), begin)
+            yield data
+        _check_unchanged(sibling, source)
+    finally:
+        os.close(source)
 
 
 def _check_unchanged(sibling: Sibling, descriptor: int) -> None:

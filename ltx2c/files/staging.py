@@ -13,6 +13,7 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.destination import Destination, cannot_write
@@ -64,7 +65,20 @@ def rehearse(destination: Destination) -> tuple[str, ...]:
         return staged.notes
 
 
-def publish(*results: Staged) -> None:
+class Publishable(Protocol):
+    """A result that is made, and can be put in place."""
+
+    def place(self) -> None:
+        """Put it in place. Raises as ``publish`` does."""
+
+    def withdraw(self) -> None:
+        """Take it back, as far as that can be done."""
+
+    def settle(self) -> None:
+        """See to what is left when all are in place."""
+
+
+def publish(*results: Publishable) -> None:
     """Put results in place, durably; all of them, or where one fails none. Their files must be durable already.
 
     Of results that replace others this holds where the file system can exchange names.

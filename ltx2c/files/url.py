@@ -231,6 +231,5 @@ def about(url: Url) -> Iterator[None]:
 
 
 def _errno(error: OSError) -> int:
-    if isinstance(error, FileNotFoundError):
-        return errno.ENOENT
-    return errno.EACCES if isinstance(error, PermissionError) else errno.EIO
+    known = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES, FileExistsError: errno.EEXIST}
+    return known.get(type(error), errno.EIO)

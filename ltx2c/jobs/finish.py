@@ -13,6 +13,7 @@ from ltx2c.errors import RefusedError, printable
 from ltx2c.files.folder import Folder
 from ltx2c.files.layout import OutputLayout
 from ltx2c.files.leftovers import leftovers
+from ltx2c.files.places import on_disk
 from ltx2c.files.positional import PositionalFile
 from ltx2c.files.staging import Staged, publish, stage
 from ltx2c.jobs.folder import JobFolder
@@ -44,7 +45,8 @@ def put_in_place(folder: JobFolder, order: Order, *, check_bytes: bool = True) -
         layout, notes, _ = lay_out_whole(opened, order.out, order.form)
         order.check_layout(layout)
         nonfinite = _check_marks(folder, order, layout, check_bytes)
-        destination = check_destination(opened, order.out, replace(layout, files=()), force=order.force)
+        checked = check_destination(opened, order.out, replace(layout, files=()), force=order.force)
+        destination = on_disk(checked, "the result of a job")
         _clear_links(folder, order.out)
         with stage(destination) as staged:
             _take_parts(folder, layout, staged)

@@ -16,6 +16,7 @@ from typing import Any
 from ltx2c.engines.nonfinite import Nonfinite
 from ltx2c.engines.report import FuseReport, outline
 from ltx2c.errors import RefusedError, printable
+from ltx2c.files.places import on_disk
 from ltx2c.jobs.create import fill_folder, make_order
 from ltx2c.jobs.finish import put_in_place
 from ltx2c.jobs.folder import JobFolder
@@ -95,7 +96,7 @@ class Job:
         folder, form = JobFolder(path), OutputForm(max_shard_bytes)
         with reopened(plan) as opened:
             layout = lay_out_whole(opened, out, form).layout
-            destination = check_destination(opened, out, layout, force=force)
+            destination = on_disk(check_destination(opened, out, layout, force=force), "the result of a job")
             count = max(1, layout.size // UNIT_BYTES) if units is None else units
             order = make_order(
                 opened, layout, destination, form, units=count, force=force, allow_nonfinite=allow_nonfinite
