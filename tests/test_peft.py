@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from refusals import refused
+from snippets import snippets
 from torch import nn
 
 import ltx2c
@@ -327,3 +328,11 @@ def test_other_methods_and_other_versions_are_refused(monkeypatch):
     monkeypatch.setattr(peft.tuners.lora.layer, "LoraLayer", SimpleNamespace())
     with refused("peft-version", peft.__version__):
         ltx2c.peft.merge(model)
+
+
+@needs_peft
+def test_the_docs_block_merges_a_model():
+    (block,) = (one for one in snippets() if one.told == "ci/peft.sh")
+    names = {"model": wrapped(nn.Sequential(nn.Linear(9, 7)), target_modules=["0"])}
+    exec(compile(block.code, block.name, "exec"), names)
+    assert type(names["base_model"]) is nn.Sequential and type(names["base_model"][0]) is nn.Linear

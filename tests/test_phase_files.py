@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -111,19 +112,25 @@ def signature(facts: dict[str, list[str]]) -> inspect.Signature:
     return inspect.Signature([*required, *(inspect.Parameter(name, kind, default=None) for name in facts["optional"])])
 
 
-class DiffusionStage:
-    """Takes what upstream's takes, and remembers it."""
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The stand-in of upstream's class, where a snippet imports it."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(Path(__file__).parent / "standins" / "ltx2")
+    yield importlib.import_module("ltx_pipelines.utils.blocks").DiffusionStage
+    for name in set(sys.modules) - before:
+        if name.split(".")[0] == "ltx_pipelines":
+            del sys.modules[name]
 
-    def __init__(self, given: dict[str, Any]) -> None:
-        self.given = given
 
-    @classmethod
-    def from_checkpoint(cls, *words: Any, **named: Any) -> DiffusionStage:
-        bound = signature(UPSTREAM["DiffusionStage.from_checkpoint"]).bind(*words, **named)
-        return cls(bound.arguments)
+def test_the_stand_in_has_upstreams_signature(stage: Any) -> None:
+    wanted = signature(UPSTREAM["DiffusionStage.from_checkpoint"]).parameters
+    taken = inspect.signature(stage.from_checkpoint).parameters
+    assert list(taken) == list(wanted)
+    assert [one.default is one.empty for one in taken.values()] == [one.default is one.empty for one in wanted.values()]
 
 
-def test_the_snippet_gives_each_stage_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_snippet_gives_each_stage_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: Any) -> None:
     readme = (Path(__file__).parents[1] / "README.md").read_text()
     (snippet,) = (block for block in re.findall(r"```python\n(.*?)```", readme, re.S) if "DiffusionStage" in block)
     small_model(tmp_path)
@@ -133,11 +140,6 @@ def test_the_snippet_gives_each_stage_its_file(tmp_path: Path, monkeypatch: pyte
     facts = UPSTREAM["pipelines"]["ti2vid_two_stages"]
     assert facts["has"] == ["device", "dtype"] and facts["class"] in readme
     signature(facts["init"]).bind("model_paths", distilled_lora=[], loras=[], spatial_upsampler_path="x")
-    blocks = ModuleType("ltx_pipelines.utils.blocks")
-    vars(blocks)["DiffusionStage"] = DiffusionStage
-    for name in ("ltx_pipelines", "ltx_pipelines.utils"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setitem(sys.modules, blocks.__name__, blocks)
 
     class Pipeline:
         dtype, device = "bf16", "cpu"
@@ -146,8 +148,9 @@ def test_the_snippet_gives_each_stage_its_file(tmp_path: Path, monkeypatch: pyte
     made: Any = Pipeline()
     exec(compile(snippet, "README.md", "exec"), {"pipeline": made})
     given = [made.stage_1.given, made.stage_2.given]
+    rest = stage.from_checkpoint("path", "bf16", "cpu").given
     assert given == [
-        {"checkpoint_path": str(path), "dtype": "bf16", "device": "cpu"}
+        rest | {"checkpoint_path": str(path)}
         for path in (tmp_path / "base.safetensors", Path("phases/phase1.safetensors"))
     ]
 
