@@ -75,7 +75,7 @@ def measured(script: dict[str, str], folder: Path, rank: int) -> Run:
     """One run in a process of its own; its output is removed."""
     out = folder / "measured.safetensors"
     command = [sys.executable, "-c", _MEASURE.format(**script), *inputs(folder, rank), out]
-    run = subprocess.run(command, capture_output=True, text=True)
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     out.unlink(missing_ok=True)
     if run.returncode:
         raise SystemExit(run.stderr)
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("files", "torch"))
     parser.add_argument("--rank", type=int, choices=RANKS, action="append")
     args = parser.parse_args()
-    with contextlib.nullcontext(args.folder) if args.folder else temporary_model(args.blocks) as folder:
+    with contextlib.nullcontext(args.folder.resolve()) if args.folder else temporary_model(args.blocks) as folder:
         for rank in args.rank or RANKS:
             if args.only in (None, "files"):
                 show_targets(folder, rank, args.repeat)

@@ -48,6 +48,7 @@ def press(inputs: Path, moment: float) -> tuple[str, float]:
         words = ["fuse", inputs / "base.safetensors", "--lora", inputs / "lora.safetensors", "-o", f"{folder}/out"]
         process = subprocess.Popen(
             [sys.executable, "-m", "ltx2c", *words],
+            cwd=folder,  # not the source tree, which the interpreter would find first
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

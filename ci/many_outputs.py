@@ -17,14 +17,14 @@ import time
 from pathlib import Path
 
 STRENGTHS = (0.25, 0.5, 0.75, 1.0)
-READ = "import os, sys; from ltx2c.__main__ import main; sys.argv[0] = 'ltx2c'; main(); "
-READ += "print(open('/proc/self/io').read().split()[1], file=sys.stderr)"
+READ = "import sys; from ltx2c.__main__ import main; sys.argv[0] = 'ltx2c'; code = main(); "
+READ += "print(open('/proc/self/io').read().split()[1], file=sys.stderr); sys.exit(code)"
 
 
-def ltx2c(*arguments: object) -> int:
-    """Run a command; the bytes that it read, by the kernel's own count."""
+def ltx2c(folder: Path, *arguments: object) -> int:
+    """Run a command in ``folder``, out of the source tree; the bytes that it read, by the kernel's own count."""
     command = [sys.executable, "-c", READ, *map(str, arguments)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=folder, check=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     return int(done.stderr.split()[-1])
 
 
@@ -32,7 +32,7 @@ def main(blocks: int = 6, rounds: int = 3) -> int:
     """Measure, and fail where bytes differ or the base was read more than once."""
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
-        ltx2c("synth", here, "--blocks", blocks, "--rank", 16)
+        ltx2c(here, "synth", here, "--blocks", blocks, "--rank", 16)
         base, lora = here / "base.safetensors", here / "distilled-lora.safetensors"
         singles = [here / f"single{at}.safetensors" for at in range(len(STRENGTHS))]
         outs = [here / f"many{at}.safetensors" for at in range(len(STRENGTHS))]
@@ -44,14 +44,14 @@ def main(blocks: int = 6, rounds: int = 3) -> int:
         def four() -> float:
             began = time.perf_counter()
             for out, strength in zip(singles, STRENGTHS, strict=True):
-                ltx2c("fuse", base, "--lora", lora, strength, "-o", out, "--force")
+                ltx2c(here, "fuse", base, "--lora", lora, strength, "-o", out, "--force")
             return time.perf_counter() - began
 
         read: list[int] = []
 
         def many() -> float:
             began = time.perf_counter()
-            read.append(ltx2c("fuse-many", base, jobs, "--force"))
+            read.append(ltx2c(here, "fuse-many", base, jobs, "--force"))
             return time.perf_counter() - began
 
         times: dict[str, list[float]] = {"four": [], "many": []}
