@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -22,8 +25,9 @@ import ltx2c
 from ltx2c import kernels
 from ltx2c.files import remembered
 from ltx2c.files.staging import Staged
-from ltx2c.jobs import hidden, units
+from ltx2c.jobs import hidden, kept, units
 from ltx2c.jobs.job import Job
+from ltx2c.jobs.run import work_unit
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -135,6 +139,49 @@ def test_a_unit_that_always_fails_leaves_nothing_and_is_named(
     assert caught.value.errno == 5 and names(tmp_path) == before
 
 
+class Remote(Executor):
+    """As Dask's: a call that is cancelled says so at once and goes on all the same, and nobody is ever notified."""
+
+    def __init__(self, tardy: threading.Event) -> None:
+        self.threads: list[threading.Thread] = []
+        self._tardy = tardy
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        first = not self.threads
+
+        def run() -> None:
+            try:
+                if not first:
+                    self._tardy.wait()
+                result = call(*args, **options)
+                future.set_result(result)
+            except BaseException as error:
+                if not future.cancelled():
+                    future.set_exception(error)
+
+        self.threads.append(threading.Thread(target=run))
+        self.threads[-1].start()
+        return future
+
+
+def test_workers_that_go_on_after_a_failure_hold_up_nothing_and_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, adapters, _ = small_model(tmp_path)
+    before = names(tmp_path)
+    do = units.UnitWorker.do
+    monkeypatch.setattr(units.UnitWorker, "do", lambda self, number: do(self, number) if number else failing())
+    remote = Remote(tardy := threading.Event())
+    with pytest.raises(OSError, match="on fire"):
+        ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out", executor=remote)
+    assert names(tmp_path) == before
+    tardy.set()
+    for thread in remote.threads:
+        thread.join()
+    assert names(tmp_path) == before
+
+
 class Touching(ThreadPoolExecutor):
     """Changes an input before the first unit is begun."""
 
@@ -196,6 +243,45 @@ def test_threads_are_as_asked_whatever_the_environment_says(
     monkeypatch.setattr(units, "UnitFuser", lambda *given, **options: seen.append(given[2]) or fuser(*given, **options))
     report = ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out", executor=executor, threads=threads)
     assert set(seen) == {expected} and report.threads == expected
+
+
+def test_a_worker_opens_a_runs_inputs_once_and_lets_go_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, adapters, _ = small_model(tmp_path)
+    job = Job.create(tmp_path / "job", ltx2c.plan_fuse(base, adapters), tmp_path / "out", units=4)
+    opened: list[int] = []
+    closed: list[int] = []
+    working = kept.working
+
+    @contextlib.contextmanager
+    def counted(*given: Any) -> Iterator[units.UnitWorker]:
+        opened.append(len(opened))
+        try:
+            with working(*given) as worker:
+                yield worker
+        finally:
+            closed.append(len(opened))
+
+    monkeypatch.setattr(kept, "working", counted)
+    first, second = (kept.Run(str(job.path), 1, attempt) for attempt in ("first", "second"))
+    for number in (0, 1, 1):
+        work_unit(first, number)
+    assert len(opened) == 1 and not closed
+    with kept.unit_worker(first) as one, kept.unit_worker(first) as other:  # two threads of a process
+        assert one is not other and len(opened) == 2
+    work_unit(second, 2)
+    assert len(opened) == 3 and len(closed) == 2
+    adapters[0][0].touch()
+    with refused("file-changed"):
+        work_unit(second, 3)
+    assert len(closed) == 3 and not kept._idle
+    monkeypatch.setattr(kept, "_SECONDS", 0.01)
+    ltx2c.fuse_checkpoint(base, adapters, tmp_path / "single")
+    job = Job.create(tmp_path / "another", ltx2c.plan_fuse(base, adapters), tmp_path / "out", units=4)
+    work_unit(kept.Run(str(job.path), 1, "third"), 0)
+    deadline = time.monotonic() + 20
+    while kept._idle and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not kept._idle and len(closed) == 4
 
 
 def test_two_workers_on_one_unit_with_different_kernels_make_the_same_bytes(tmp_path: Path) -> None:

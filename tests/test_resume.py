@@ -86,6 +86,7 @@ KILLED_AT: dict[str, tuple[object, str, int, int]] = {
     "before all are looked at": (finish, "lay_out_whole", 0, 0),
     "while the parts are taken": (Staged, "adopt", 1, 0),
     "before publishing": (finish, "publish", 0, 0),
+    "before its folder is moved away": (JobFolder, "vanish", 0, 0),
     "before its folder is removed": (JobFolder, "remove", 0, 0),
 }
 
@@ -97,7 +98,7 @@ def test_a_kill_at_any_step_leaves_out_absent_or_whole_and_only_the_rest_to_do(
     where, name, calls, left = KILLED_AT[at]
     made.killed_when(where, name, calls=calls)
     assert not made.out.exists() or made.out.read_bytes() == made.whole
-    assert made.out.exists() == (at == "before its folder is removed")
+    assert made.out.exists() == ("before its folder is" in at and "there" not in at)
     done: list[int] = []
     do = UnitWorker.do
     monkeypatch.setattr(UnitWorker, "do", lambda self, number: done.append(number) or do(self, number))
@@ -105,7 +106,9 @@ def test_a_kill_at_any_step_leaves_out_absent_or_whole_and_only_the_rest_to_do(
     assert done == list(range(UNITS))[UNITS - left :]
     assert made.out.read_bytes() == made.whole and made.out.stat().st_nlink == 1
     assert made.names() == {*made.before, "out"}
-    assert any("in place already" in note for note in report.notes) == (at == "before its folder is removed")
+    assert any("in place already" in note for note in report.notes) == (
+        "before its folder is" in at and "there" not in at
+    )
 
 
 @pytest.mark.parametrize("at", KILLED_AT)

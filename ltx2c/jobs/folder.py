@@ -96,6 +96,15 @@ class JobFolder:
         finally:
             os.close(descriptor)
 
+    def vanish(self, name: str) -> None:
+        """Remove it when nobody can put anything here any more: workers that go on look for it where it was.
+
+        Raises OSError. ``name``: another, under which it is left where that fails.
+        """
+        moved = self.path.with_name(name)
+        self.path.rename(moved)
+        JobFolder(moved).remove()
+
     def remove(self) -> None:
         """Remove what the job has put here, and the folder unless somebody put something else here."""
         for path in (self.path / name for name in _ENTRIES):

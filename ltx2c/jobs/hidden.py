@@ -70,7 +70,7 @@ class HiddenJobs:
         for folder in self._left:
             with _held(folder, self._out):
                 freed += disk_bytes(folder.path)
-                folder.remove()
+                self._remove(folder)
         return (f"removed {freed} bytes that an earlier run, killed before it was done, had left",) if freed else ()
 
     def make(
@@ -117,11 +117,11 @@ class HiddenJobs:
                 order = replace(Order.read(folder.order), force=force, allow_nonfinite=allow_nonfinite)
                 done = len(order.units) - len(folder.missing(len(order.units)))
                 notes = (f"resumed: {done} of {len(order.units)} units had been done",)
-            with _staying(folder, resume):
+            with self._staying(folder, resume):
                 if not folder.order.exists():
                     fill_folder(folder, order, layout, destination)
                 nonfinite, more = _make(folder, order, count, executor, progress)
-            folder.remove()
+            self._remove(folder)
         if executor is not None and threads is None:
             notes += ("1 thread for each unit that a worker does, as none were asked for",)
         told = vars(replace(known, notes=(*known.notes, *notes, *more)))
@@ -133,7 +133,7 @@ class HiddenJobs:
         for folder in list(self._left):
             stack.enter_context(_held(folder, self._out))
             if not folder.order.exists():  # killed before there was anything to be done
-                folder.remove()
+                self._remove(folder)
                 self._left.remove(folder)
                 continue
             different = Order.read(folder.order).difference(order)
@@ -145,6 +145,20 @@ class HiddenJobs:
                 )
             return folder
         return None
+
+    def _remove(self, folder: JobFolder) -> None:
+        folder.vanish(job_name(self._out.name))
+
+    @contextlib.contextmanager
+    def _staying(self, folder: JobFolder, resume: bool) -> Iterator[None]:
+        """Remove the folder where the block fails for good."""
+        try:
+            yield
+        except BaseException as error:
+            if not resume or isinstance(error, RefusedError):
+                with contextlib.suppress(OSError):  # what stopped the run is what has to be told
+                    self._remove(folder)
+            raise
 
 
 def _left(out: Path) -> Iterator[JobFolder]:
@@ -166,18 +180,6 @@ def _held(folder: JobFolder, out: Path) -> Iterator[None]:
         except RefusedError:
             raise cannot_write(out, "another run is writing to it", "output-busy") from None
         yield
-
-
-@contextlib.contextmanager
-def _staying(folder: JobFolder, resume: bool) -> Iterator[None]:
-    """Remove the folder where the block fails for good."""
-    try:
-        yield
-    except BaseException as error:
-        if not resume or isinstance(error, RefusedError):
-            with contextlib.suppress(OSError):  # what stopped the run is what has to be told
-                folder.remove()
-        raise
 
 
 def _make(

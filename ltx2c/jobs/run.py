@@ -8,6 +8,7 @@ from concurrent.futures import Executor, Future, as_completed, wait
 from pathlib import Path
 
 from ltx2c.jobs.folder import JobFolder
+from ltx2c.jobs.kept import Run, unit_worker
 from ltx2c.jobs.order import Order
 from ltx2c.jobs.units import naming_unit, working
 from ltx2c.progress import OnProgress, Tracker
@@ -50,33 +51,27 @@ def _spread(
     threads: int | None,
     done: Callable[[int], None],
 ) -> None:
-    attempt = os.urandom(8).hex()  # some engines answer equal calls from memory
+    run = Run(str(path), threads, os.urandom(8).hex())  # no call is an earlier one's equal, answered from memory
     futures: dict[Future[int], int] = {}
     try:
         for number in missing:
             with naming_unit(order, number):
-                futures[executor.submit(work_unit, str(path), number, threads, attempt)] = number
+                futures[executor.submit(work_unit, run, number)] = number
         for future in as_completed(futures):
             with naming_unit(order, futures[future]):
                 future.result()
             done(futures[future])
     except Exception:
-        _cancel(futures)
-        wait(futures)  # so that nobody writes any more when the caller hears of it
+        wait([future for future in futures if not future.cancel()])  # what is under way would go on for nobody
         raise
     except BaseException:  # Ctrl-C
-        _cancel(futures)
+        for future in futures:
+            future.cancel()
         raise
 
 
-def _cancel(futures: dict[Future[int], int]) -> None:
-    for future in futures:
-        future.cancel()
-
-
-def work_unit(job: str, number: int, threads: int | None, attempt: str) -> int:
-    """What an executor's worker does: one unit of a job. ``attempt`` tells one run's calls from another's."""
-    folder = JobFolder(job)
-    with working(folder, Order.read(folder.order), threads) as worker:
+def work_unit(run: Run, number: int) -> int:
+    """What an executor's worker does: one unit of a job."""
+    with unit_worker(run) as worker:
         worker.do(number)
     return number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator
 
 from ltx2c.engines.units import UnitFuser
@@ -78,4 +79,4 @@ def naming_unit(order: Order, number: int) -> Iterator[None]:
     except OSError as error:
         raise OSError(error.errno, f"{unit}: {error.strerror or error}", error.filename) from error
     except Exception as error:  # of an engine: a worker died
-        raise OSError(None, f"{unit}: {type(error).__name__}: {printable(error)}", str(order.out)) from error
+        raise OSError(errno.EIO, f"{unit}: {type(error).__name__}: {printable(error)}", str(order.out)) from error
