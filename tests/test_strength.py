@@ -94,9 +94,10 @@ def test_a_whole_tensors_scale_is_rounded_to_nearest_too(environments, setting):
 
     def encoded():
         codes, scales = np.zeros((4, 16), np.uint8), np.ones((1, 1), np.float32)
-        codecs.encode_fp8(values.view(np.uint8), codes, True, 0, scales, (4, 16), 1)
+        largest = codecs.largest_magnitude(values.view(np.uint8), True, 1)
+        codecs.encode_fp8(values.view(np.uint8), codes, True, 0, scales, (4, 16), largest, 1)
         packed, blocks = np.zeros((4, 8), np.uint8), np.zeros((4, 1), np.uint8)
-        scale, *_ = codecs.encode_nvfp4(values.view(np.uint8), packed, True, blocks, 1.0, False, 1)
+        scale, *_ = codecs.encode_nvfp4(values.view(np.uint8), packed, True, blocks, 1.0, False, 0, largest, 1)
         return codes.tobytes(), scales.tobytes(), packed.tobytes(), blocks.tobytes(), scale
 
     expected = encoded()

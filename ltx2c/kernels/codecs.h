@@ -51,21 +51,26 @@ LTX2C_INLINE uint32_t ltx2c_fp8_bits(uint8_t code, ltx2c_fp8 kind) {
     return magnitude > 0x7c ? 0x7fc00000 : bits | sign;
 }
 
-/* To nearest, ties to even. e4m3 saturates at 448, infinities too; e5m2 overflows to infinity. Any NaN becomes the
- * canonical one. */
-LTX2C_INLINE uint8_t ltx2c_to_fp8(float value, ltx2c_fp8 kind) {
-    const uint32_t bits = ltx2c_bits(value), magnitude = bits & 0x7fffffff, sign = (bits >> 24) & 0x80;
+/* To nearest, ties to even. e4m3 saturates at 448, infinities too; e5m2 overflows to infinity. `value` is no NaN. */
+LTX2C_INLINE uint32_t ltx2c_number_to_fp8(float value, ltx2c_fp8 kind) {
+    const uint32_t given = ltx2c_bits(value);
+    const int32_t magnitude = (int32_t)(given & 0x7fffffff); /* signed, as AVX2 compares */
+    const int32_t most = kind == LTX2C_E4M3 ? 0x43e00000 : 0x47700000; /* 448, and 61440, which becomes infinity */
+    const int32_t bits = magnitude < most ? magnitude : most;
     const int dropped = kind == LTX2C_E4M3 ? 20 : 21; /* bits of the mantissa */
-    const uint32_t rebias = kind == LTX2C_E4M3 ? 127 - 7 : 127 - 15;
-    const uint32_t largest = kind == LTX2C_E4M3 ? 0x7e : 0x7c;
+    const uint32_t rebias = (kind == LTX2C_E4M3 ? 127u - 7 : 127u - 15) << 23;
     /* A number whose ulp is the unit of the codes below the smallest normal one: the addition does the rounding. */
     const float anchor = kind == LTX2C_E4M3 ? 0x1p14f : 0x1p7f;
-    const uint32_t denormal = ltx2c_bits(ltx2c_float(magnitude) + anchor) - ltx2c_bits(anchor);
-    const uint32_t rounded = magnitude + ((1u << (dropped - 1)) - 1) + ((magnitude >> dropped) & 1);
-    const uint32_t normal = (rounded >> dropped) - (rebias << (23 - dropped));
-    uint32_t code = magnitude < (rebias + 1) << 23 ? denormal : normal;
-    code = magnitude >= 0x7f800000 || code > largest ? largest : code;
-    return (uint8_t)(magnitude > 0x7f800000 ? (kind == LTX2C_E4M3 ? 0x7f : 0x7e) : code | sign);
+    const uint32_t denormal = ltx2c_bits(ltx2c_float((uint32_t)bits) + anchor) - ltx2c_bits(anchor);
+    const uint32_t half = (1u << (dropped - 1)) - 1 - rebias;
+    const uint32_t normal = ((uint32_t)bits + half + (((uint32_t)bits >> dropped) & 1)) >> dropped;
+    return (bits < (int32_t)(rebias + (1 << 23)) ? denormal : normal) | (given >> 24 & 0x80);
+}
+
+/* The same; any NaN becomes the canonical one. */
+LTX2C_INLINE uint8_t ltx2c_to_fp8(float value, ltx2c_fp8 kind) {
+    const uint32_t code = ltx2c_number_to_fp8(value, kind), nan = kind == LTX2C_E4M3 ? 0x7f : 0x7e;
+    return (uint8_t)((int32_t)(ltx2c_bits(value) & 0x7fffffff) > 0x7f800000 ? nan : code);
 }
 
 /* ---- A piece of a row -------------------------------------------------------------------------------------------- */
@@ -122,13 +127,12 @@ LTX2C_INLINE ltx2c_tally ltx2c_encode_loop(const void *values, uint8_t *codes, s
         uint16_t changed = 0, nonfinite = 0;
         for (size_t i = 0; i < some; i++) {
             const float value = ltx2c_value(values, first + i, wide);
-            found[i] = ltx2c_to_fp8(multiplier ? value * factor : value, kind);
+            found[i] = multiplier ? (uint8_t)ltx2c_number_to_fp8(value * factor, kind) : ltx2c_to_fp8(value, kind);
         }
-        for (size_t i = 0; i < some; i++) {
-            const uint8_t code = found[i], before = codes[first + i];
-            changed = (uint16_t)(changed + (code != before));
-            nonfinite = (uint16_t)(nonfinite + ((!ltx2c_fp8_finite(code, kind)) & ltx2c_fp8_finite(before, kind)));
-        }
+        for (size_t i = 0; i < some; i++) changed = (uint16_t)(changed + (found[i] != codes[first + i]));
+        for (size_t i = 0; i < some && !multiplier; i++)
+            nonfinite = (uint16_t)(nonfinite + ((!ltx2c_fp8_finite(found[i], kind)) &
+                                                ltx2c_fp8_finite(codes[first + i], kind)));
         memcpy(codes + first, found, some);
         tally.changed += changed;
         tally.nonfinite += nonfinite;
@@ -136,7 +140,8 @@ LTX2C_INLINE ltx2c_tally ltx2c_encode_loop(const void *values, uint8_t *codes, s
     return tally;
 }
 
-/* codes = values, times `*multiplier` unless it is NULL; saturating as `ltx2c_to_fp8` does. */
+/* codes = values, times `*multiplier` unless it is NULL; saturating as `ltx2c_to_fp8` does. What has a multiplier is
+ * finite. */
 LTX2C_CLONES static ltx2c_tally ltx2c_encode_piece(const void *values, uint8_t *codes, size_t count, int wide,
                                                    ltx2c_fp8 kind, const float *multiplier) {
     if (kind == LTX2C_E5M2)

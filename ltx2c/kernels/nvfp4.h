@@ -26,19 +26,26 @@ LTX2C_INLINE size_t ltx2c_nvfp4_place(const ltx2c_nvfp4 *weight, size_t row, siz
     return tile * 512 + row % 32 * 16 + row % 128 / 32 * 4 + column % 4;
 }
 
-/* The bits of an f32, exactly. */
-LTX2C_INLINE uint32_t ltx2c_e2m1_bits(uint32_t code) {
-    const uint32_t magnitude = code & 7, normal = (magnitude << 22) + (126u << 23);
-    return (magnitude < 2 ? magnitude * 0x3f000000 : normal) | (code & 8) << 28;
-}
+/* What both codes of a byte stand for: of all 256, which an L1 cache holds beside everything else. */
+#define LTX2C_E2M1(sign, high) {high, sign 0.0f}, {high, sign 0.5f}, {high, sign 1.0f}, {high, sign 1.5f}, \
+    {high, sign 2.0f}, {high, sign 3.0f}, {high, sign 4.0f}, {high, sign 6.0f}
+#define LTX2C_E2M1_PAIRS(high) LTX2C_E2M1(, high), LTX2C_E2M1(-, high)
+static const float ltx2c_e2m1_pairs[256][2] = {
+    LTX2C_E2M1_PAIRS(0.0f),  LTX2C_E2M1_PAIRS(0.5f),  LTX2C_E2M1_PAIRS(1.0f),  LTX2C_E2M1_PAIRS(1.5f),
+    LTX2C_E2M1_PAIRS(2.0f),  LTX2C_E2M1_PAIRS(3.0f),  LTX2C_E2M1_PAIRS(4.0f),  LTX2C_E2M1_PAIRS(6.0f),
+    LTX2C_E2M1_PAIRS(-0.0f), LTX2C_E2M1_PAIRS(-0.5f), LTX2C_E2M1_PAIRS(-1.0f), LTX2C_E2M1_PAIRS(-1.5f),
+    LTX2C_E2M1_PAIRS(-2.0f), LTX2C_E2M1_PAIRS(-3.0f), LTX2C_E2M1_PAIRS(-4.0f), LTX2C_E2M1_PAIRS(-6.0f),
+};
 
-/* To nearest, ties to the even code, saturating at 6. */
+/* To nearest, ties to the even code, saturating at 6; `value` is no NaN. As `ltx2c_to_fp8` does it. */
 LTX2C_INLINE uint32_t ltx2c_to_e2m1(float value) {
-    const uint32_t bits = ltx2c_bits(value);
-    const float magnitude = ltx2c_float(bits & 0x7fffffff);
-    const uint32_t code = (magnitude > 0.25f) + (magnitude >= 0.75f) + (magnitude > 1.25f) + (magnitude >= 1.75f) +
-                          (magnitude > 2.5f) + (magnitude >= 3.5f) + (magnitude > 5.0f);
-    return code | (bits >> 28 & 8);
+    const uint32_t given = ltx2c_bits(value);
+    const int32_t magnitude = (int32_t)(given & 0x7fffffff), six = 0x40c00000, one = 0x3f800000;
+    const int32_t bits = magnitude < six ? magnitude : six;
+    const float anchor = 0x1p22f; /* its ulp is that of the codes below 1 */
+    const uint32_t denormal = ltx2c_bits(ltx2c_float((uint32_t)bits) + anchor) - ltx2c_bits(anchor);
+    const uint32_t normal = ((uint32_t)bits + (0x1fffff - (126u << 23)) + (((uint32_t)bits >> 22) & 1)) >> 22;
+    return (bits < one ? denormal : normal) | (given >> 28 & 8);
 }
 
 /* Blocks done together: their codes and scales lie on the stack, one to a value, so that loops are long and simple. */
@@ -51,15 +58,11 @@ LTX2C_INLINE void ltx2c_nvfp4_spread(float *each, const float *of_blocks, size_t
 
 LTX2C_INLINE void ltx2c_nvfp4_decode_loop(const uint8_t *codes, char *values, const float *scales, size_t blocks,
                                           int wide) {
-    uint8_t unpacked[LTX2C_NVFP4_VALUES];
-    float scale[LTX2C_NVFP4_VALUES];
+    float unpacked[LTX2C_NVFP4_VALUES], scale[LTX2C_NVFP4_VALUES];
     ltx2c_nvfp4_spread(scale, scales, blocks);
-    for (size_t i = 0; i < blocks * 8; i++) {
-        unpacked[2 * i] = codes[i] >> 4;
-        unpacked[2 * i + 1] = codes[i] & 15;
-    }
+    for (size_t i = 0; i < blocks * 8; i++) memcpy(unpacked + 2 * i, ltx2c_e2m1_pairs[codes[i]], 2 * sizeof(float));
     for (size_t i = 0; i < blocks * LTX2C_NVFP4_BLOCK; i++) {
-        const float value = ltx2c_float(ltx2c_e2m1_bits(unpacked[i])) * scale[i];
+        const float value = unpacked[i] * scale[i];
         if (wide) {
             memcpy(values + i * sizeof value, &value, sizeof value);
         } else {
@@ -104,11 +107,11 @@ LTX2C_INLINE uint64_t ltx2c_nvfp4_encode_loop(const char *values, uint8_t *codes
     float multiplier[LTX2C_NVFP4_VALUES];
     uint16_t changed = 0;
     ltx2c_nvfp4_spread(multiplier, multipliers, blocks);
-    for (size_t i = 0; i < blocks * LTX2C_NVFP4_BLOCK; i++) {
-        const uint32_t code = ltx2c_to_e2m1(ltx2c_value(values, i, wide) * multiplier[i]);
-        found[i] = (uint8_t)(multiplier[i] == 0.0f ? 0 : code); /* of -0.0 too, where there is no scale */
-    }
+    for (size_t i = 0; i < blocks * LTX2C_NVFP4_BLOCK; i++)
+        found[i] = (uint8_t)ltx2c_to_e2m1(ltx2c_value(values, i, wide) * multiplier[i]);
     for (size_t i = 0; i < blocks * 8; i++) packed[i] = (uint8_t)(found[2 * i] << 4 | found[2 * i + 1]);
+    for (size_t block = 0; block < blocks; block++)
+        if (multipliers[block] == 0.0f) memset(packed + 8 * block, 0, 8); /* of -0.0 too, where there is no scale */
     for (size_t i = 0; i < blocks * 8; i++) {
         const uint8_t difference = packed[i] ^ codes[i];
         changed = (uint16_t)(changed + ((difference & 0xf0) != 0) + ((difference & 0x0f) != 0));
