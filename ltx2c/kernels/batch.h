@@ -23,7 +23,7 @@ typedef struct ltx2c_slab {
     int panel_outer;      /* keep a panel of A in L1 and walk the rows, or the other way round */
     size_t a_words;       /* of one panel, all terms together */
     size_t b_words;       /* of one row, all terms together */
-    int *unit_states;     /* per unit: free, being packed, ready */
+    int *unit_progress;     /* per unit: free, being packed, ready */
     ltx2c_range *a_range; /* [term][unit] */
     uint32_t *buffer;     /* of the ring, for packed A; none for a slab that is one block high */
     const struct ltx2c_slab *previous; /* the slab that had the buffer before */
@@ -36,7 +36,7 @@ typedef struct ltx2c_worker {
     uint32_t *b;            /* [term][row][b_stride] */
     ltx2c_range *b_range;   /* [tile][term] */
     ltx2c_factors *factors; /* [term] */
-    char *stage;            /* a tile at the right edge: of the weight, and of each full term */
+    char *edge;             /* a tile at the right edge: of the weight, and of each full term */
 } ltx2c_worker;
 
 LTX2C_INLINE size_t ltx2c_ceil(size_t count, size_t size) { return (count + size - 1) / size; }
@@ -63,7 +63,7 @@ LTX2C_INLINE size_t ltx2c_b_stride(const ltx2c_kernel *kernel, const ltx2c_job *
 }
 
 /* Of a tile, whatever its dtype. */
-LTX2C_INLINE size_t ltx2c_stage_bytes(const ltx2c_kernel *kernel) {
+LTX2C_INLINE size_t ltx2c_edge_bytes(const ltx2c_kernel *kernel) {
     return kernel->rows * kernel->panel * sizeof(float);
 }
 
@@ -147,9 +147,9 @@ static void ltx2c_carve_units(ltx2c_batch *batch, uintptr_t *at, int measure) {
     for (size_t i = 0; i < batch->slab_count; i++) {
         ltx2c_slab *slab = &batch->slabs[i];
         const size_t units = ltx2c_units(slab);
-        slab->unit_states = (int *)ltx2c_carve(at, units * sizeof(int));
+        slab->unit_progress = (int *)ltx2c_carve(at, units * sizeof(int));
         slab->a_range = (ltx2c_range *)ltx2c_carve(at, units * slab->job->term_count * sizeof(ltx2c_range));
-        if (!measure) memset(slab->unit_states, 0, units * sizeof(int));
+        if (!measure) memset(slab->unit_progress, 0, units * sizeof(int));
     }
 }
 
@@ -186,7 +186,7 @@ static void ltx2c_carve_workers(ltx2c_batch *batch, uintptr_t *at) {
         worker->b = (uint32_t *)ltx2c_carve(at, b * sizeof(uint32_t));
         worker->b_range = (ltx2c_range *)ltx2c_carve(at, tiles * terms * sizeof(ltx2c_range));
         worker->factors = (ltx2c_factors *)ltx2c_carve(at, terms * sizeof(ltx2c_factors));
-        worker->stage = (char *)ltx2c_carve(at, (terms + 1) * ltx2c_stage_bytes(batch->kernel));
+        worker->edge = (char *)ltx2c_carve(at, (terms + 1) * ltx2c_edge_bytes(batch->kernel));
     }
 }
 

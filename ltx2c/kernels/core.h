@@ -132,6 +132,8 @@ struct ltx2c_kernel {
                    ltx2c_bounds *bounds);
     /* The same for one k as f32, from rows of any dtype. */
     void (*pack_a_wide)(uint32_t *to, size_t panel_words, const char *row, ltx2c_dtype dtype, size_t panels);
+    /* The same for `count` values of one row of B, any number. */
+    void (*pack_b_wide)(uint32_t *to, const char *row, ltx2c_dtype dtype, size_t count);
     /* Packs `count` bf16 values of one row of B, a multiple of 32, times `strength` and rounded to bf16 unless NULL. */
     void (*pack_b)(uint32_t *to, const char *row, size_t count, const float *strength, ltx2c_bounds *bounds);
     /* Computes a strip; returns how many values became inf or NaN where the weight was finite. */

@@ -19,7 +19,7 @@
 #include "environment.h"
 #include "pack.h"
 
-enum { LTX2C_FREE, LTX2C_PACKING, LTX2C_READY }; /* states of a unit */
+enum { LTX2C_FREE, LTX2C_PACKING, LTX2C_READY }; /* of a unit */
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
@@ -42,15 +42,15 @@ static void ltx2c_share_a(const ltx2c_kernel *kernel, ltx2c_slab *slab, size_t f
     if (slab->previous) ltx2c_await_slab(slab->previous);
     for (size_t unit = first / ltx2c_unit(kernel); unit * ltx2c_unit(kernel) < last; unit++) {
         int free = LTX2C_FREE;
-        if (!__atomic_compare_exchange_n(&slab->unit_states[unit], &free, LTX2C_PACKING, 0, __ATOMIC_RELAXED,
+        if (!__atomic_compare_exchange_n(&slab->unit_progress[unit], &free, LTX2C_PACKING, 0, __ATOMIC_RELAXED,
                                          __ATOMIC_RELAXED))
             continue;
         ltx2c_pack_unit(kernel, slab, slab->buffer, ltx2c_room(kernel, slab), 0, unit);
-        __atomic_store_n(&slab->unit_states[unit], LTX2C_READY, __ATOMIC_RELEASE);
+        __atomic_store_n(&slab->unit_progress[unit], LTX2C_READY, __ATOMIC_RELEASE);
     }
     for (size_t unit = first / ltx2c_unit(kernel); unit * ltx2c_unit(kernel) < last; unit++) {
         unsigned rounds = 0;
-        while (__atomic_load_n(&slab->unit_states[unit], __ATOMIC_ACQUIRE) != LTX2C_READY) ltx2c_wait(&rounds);
+        while (__atomic_load_n(&slab->unit_progress[unit], __ATOMIC_ACQUIRE) != LTX2C_READY) ltx2c_wait(&rounds);
     }
 }
 
@@ -63,36 +63,36 @@ typedef struct {
 } ltx2c_place;
 
 /* `rows` rows of one panel with `columns` of its columns, from or to rows of whole panels with zeros behind them. */
-static void ltx2c_stage_edge(char *stage, const char *from, ptrdiff_t stride, size_t rows, size_t bytes, size_t width) {
+static void ltx2c_pad_edge(char *padded, const char *from, ptrdiff_t stride, size_t rows, size_t bytes, size_t width) {
     for (size_t r = 0; r < rows; r++) {
-        memcpy(stage + r * width, from + (ptrdiff_t)r * stride, bytes);
-        memset(stage + r * width + bytes, 0, width - bytes);
+        memcpy(padded + r * width, from + (ptrdiff_t)r * stride, bytes);
+        memset(padded + r * width + bytes, 0, width - bytes);
     }
 }
 
 /* A strip that is one panel sticking out over the weight's right edge, through buffers of full width. */
 static uint64_t ltx2c_run_edge(const ltx2c_kernel *kernel, ltx2c_worker *worker, ltx2c_strip strip, size_t columns) {
     const size_t itemsize = ltx2c_itemsize(strip.dtype), width = kernel->panel * itemsize, bytes = columns * itemsize;
-    char *out = strip.out, *stage = worker->stage, *full = stage;
+    char *out = strip.out, *padded = worker->edge, *full = padded;
     const ptrdiff_t out_stride = strip.out_stride;
-    ltx2c_stage_edge(stage, strip.weight, strip.weight_stride, strip.rows, bytes, width);
-    strip.weight = strip.out = stage;
+    ltx2c_pad_edge(padded, strip.weight, strip.weight_stride, strip.rows, bytes, width);
+    strip.weight = strip.out = padded;
     strip.weight_stride = strip.out_stride = (ptrdiff_t)width;
     for (size_t t = 0; t < strip.term_count; t++) {
         ltx2c_factors *f = &worker->factors[t];
         if (!f->full) continue;
         const size_t size = ltx2c_itemsize(f->full_dtype);
-        full += ltx2c_stage_bytes(kernel);
-        ltx2c_stage_edge(full, f->full, f->full_stride, strip.rows, columns * size, kernel->panel * size);
+        full += ltx2c_edge_bytes(kernel);
+        ltx2c_pad_edge(full, f->full, f->full_stride, strip.rows, columns * size, kernel->panel * size);
         f->full = full;
         f->full_stride = (ptrdiff_t)(kernel->panel * size);
     }
     uint64_t nonfinite = kernel->strip(&strip);
-    for (size_t r = 0; r < strip.rows; r++) memcpy(out + (ptrdiff_t)r * out_stride, stage + r * width, bytes);
+    for (size_t r = 0; r < strip.rows; r++) memcpy(out + (ptrdiff_t)r * out_stride, padded + r * width, bytes);
     if (!nonfinite) return 0;
     for (size_t r = 0; r < strip.rows; r++) /* inf times the zeros beyond the edge is NaN */
         for (size_t c = columns; c < kernel->panel; c++)
-            nonfinite -= (ltx2c_bits(ltx2c_load(stage + r * width, c, strip.dtype)) & 0x7f800000) == 0x7f800000;
+            nonfinite -= (ltx2c_bits(ltx2c_load(padded + r * width, c, strip.dtype)) & 0x7f800000) == 0x7f800000;
     return nonfinite;
 }
 

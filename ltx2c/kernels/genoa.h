@@ -41,12 +41,12 @@ LTX2C_INLINE __m512 ltx2c_genoa_second(__m512i pairs) { return _mm512_castsi512_
  * that round at both steps, with cancellation, where any other order or a single rounding gives other bits. Apart:
  * inlined, its instructions could come before the question whether this CPU has them. */
 LTX2C_APART int ltx2c_genoa_probe(void) {
-    uint32_t words[48], state = 1;
+    uint32_t words[48], drawn = 1;
     __mmask16 wrong = 0;
     for (int round = 0; round < 32; round++) {
         for (int i = 0; i < 48; i++) {
-            state = state * 1664525 + 1013904223;
-            words[i] = (state & 0x87ff87ff) | 0x3c003c00; /* exponents 120..127 or so, any sign and mantissa */
+            drawn = drawn * 1664525 + 1013904223;
+            words[i] = (drawn & 0x87ff87ff) | 0x3c003c00; /* exponents 120..127 or so, any sign and mantissa */
         }
         __m512i a = _mm512_loadu_si512(words), b = _mm512_loadu_si512(words + 16);
         __m512 sum = _mm512_loadu_ps(words + 32);
@@ -333,6 +333,7 @@ static const ltx2c_kernel ltx2c_genoa = {
     .blocking = {.panel_bytes = 24 << 10, .b_bytes = 256 << 10, .rows = 252, .stream_rows = 60, .columns = 1024},
     .pack_a = ltx2c_genoa_pack_a,
     .pack_a_wide = ltx2c_genoa_pack_a_wide,
+    .pack_b_wide = ltx2c_genoa_pack_b_wide,
     .pack_b = ltx2c_genoa_pack_b,
     .strip = ltx2c_genoa_strip,
     .peak_macs = (uint64_t)LTX2C_PEAK_STEPS * ltx2c_skylake_mr * LTX2C_SKYLAKE_PANEL * 2,

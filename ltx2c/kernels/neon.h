@@ -241,6 +241,7 @@ static const ltx2c_kernel ltx2c_neon = {
     .blocking = {.panel_bytes = 24 << 10, .b_bytes = 256 << 10, .rows = 252, .stream_rows = 60, .columns = 1024},
     .pack_a = ltx2c_neon_pack_a,
     .pack_a_wide = ltx2c_neon_pack_a_wide,
+    .pack_b_wide = ltx2c_neon_pack_b_wide,
     .pack_b = ltx2c_neon_pack_b,
     .strip = ltx2c_neon_strip_by_rows,
     .peak_macs = (uint64_t)LTX2C_PEAK_STEPS * 24 * 4,

@@ -1,11 +1,11 @@
-/* Packing: rows of A and B as bf16, staged where they cannot be used as they lie, through the kernel's own packing. */
+/* Packing: rows of A and B, copied and padded where they cannot be used as they lie, through the kernel's packing. */
 #ifndef LTX2C_PACK_H
 #define LTX2C_PACK_H
 
 #include "batch.h"
 
 /* `count` values as bf16, followed by zeros up to `width`. */
-static void ltx2c_stage_row(uint16_t *to, const char *from, ltx2c_dtype dtype, size_t count, size_t width) {
+static void ltx2c_pad_row(uint16_t *to, const char *from, ltx2c_dtype dtype, size_t count, size_t width) {
     if (dtype == LTX2C_BF16)
         memcpy(to, from, count * sizeof *to);
     else if (dtype == LTX2C_F32)
@@ -15,26 +15,26 @@ static void ltx2c_stage_row(uint16_t *to, const char *from, ltx2c_dtype dtype, s
     memset(to + count, 0, (width - count) * sizeof *to);
 }
 
-/* A row of A as `width` bf16 values: where it lies if it can be used as it is, else staged. */
+/* A row of A as `width` bf16 values: where it lies if it can be used as it is, else padded. */
 static const char *ltx2c_a_row(const ltx2c_term *term, size_t k, size_t column, size_t count, size_t width,
-                               uint16_t *stage) {
+                               uint16_t *padded) {
     const char *row = (const char *)term->a.data + (ptrdiff_t)k * term->a.stride;
     row += column * ltx2c_itemsize(term->a.dtype);
     if (k < term->rank && count == width && term->a.dtype == LTX2C_BF16) return row;
-    ltx2c_stage_row(stage, row, term->a.dtype, k < term->rank ? count : 0, width);
-    return (const char *)stage;
+    ltx2c_pad_row(padded, row, term->a.dtype, k < term->rank ? count : 0, width);
+    return (const char *)padded;
 }
 
 /* Packs `panels` panels of A from `column` on, of which `count` columns exist; returns the range of bf16 values. */
 static ltx2c_range ltx2c_pack_a(const ltx2c_kernel *kernel, uint32_t *to, const ltx2c_term *term, size_t panel_words,
                                 size_t column, size_t count, size_t panels) {
-    uint16_t stage[2][LTX2C_UNIT];
+    uint16_t padded[2][LTX2C_UNIT];
     const size_t width = panels * kernel->panel;
     ltx2c_bounds bounds;
     ltx2c_bounds_open(&bounds);
     for (size_t k = 0; k < term->rank; k += kernel->pair, to += kernel->panel) {
-        const char *row = ltx2c_a_row(term, k, column, count, width, stage[0]), *next = NULL;
-        if (kernel->pair == 2) next = ltx2c_a_row(term, k + 1, column, count, width, stage[1]);
+        const char *row = ltx2c_a_row(term, k, column, count, width, padded[0]), *next = NULL;
+        if (kernel->pair == 2) next = ltx2c_a_row(term, k + 1, column, count, width, padded[1]);
         kernel->pack_a(to, panel_words, row, next, panels, &bounds);
     }
     return ltx2c_bounds_close(&bounds);
@@ -43,13 +43,13 @@ static ltx2c_range ltx2c_pack_a(const ltx2c_kernel *kernel, uint32_t *to, const 
 /* The same with f32 words, from factors of any dtype. */
 static void ltx2c_pack_a_wide(const ltx2c_kernel *kernel, uint32_t *to, const ltx2c_term *term, size_t panel_words,
                               size_t column, size_t count, size_t panels) {
-    char stage[LTX2C_UNIT * sizeof(float)];
+    char padded[LTX2C_UNIT * sizeof(float)];
     const size_t itemsize = ltx2c_itemsize(term->a.dtype), bytes = count * itemsize;
     const int whole = count == panels * kernel->panel;
-    memset(stage, 0, sizeof stage);
+    memset(padded, 0, sizeof padded);
     for (size_t k = 0; k < term->rank; k++, to += kernel->panel) {
         const char *row = (const char *)term->a.data + (ptrdiff_t)k * term->a.stride + column * itemsize;
-        kernel->pack_a_wide(to, panel_words, whole ? row : (const char *)memcpy(stage, row, bytes), term->a.dtype, panels);
+        kernel->pack_a_wide(to, panel_words, whole ? row : (const char *)memcpy(padded, row, bytes), term->a.dtype, panels);
     }
 }
 
@@ -71,10 +71,9 @@ static void ltx2c_pack_unit(const ltx2c_kernel *kernel, ltx2c_slab *slab, uint32
     }
 }
 
-static void ltx2c_pack_b_row(const ltx2c_kernel *kernel, uint32_t *to, const ltx2c_term *term, size_t row,
+static void ltx2c_pack_b_row(const ltx2c_kernel *kernel, uint32_t *to, const char *from, const ltx2c_term *term,
                              const float *strength, ltx2c_bounds *bounds) {
-    uint16_t stage[LTX2C_CHUNK];
-    const char *from = (const char *)term->b.data + (ptrdiff_t)row * term->b.stride;
+    uint16_t padded[LTX2C_CHUNK];
     for (size_t k = 0, count; k < term->rank; k += count) {
         count = ltx2c_min(term->rank - k, LTX2C_CHUNK);
         const char *values = from + k * ltx2c_itemsize(term->b.dtype);
@@ -83,20 +82,10 @@ static void ltx2c_pack_b_row(const ltx2c_kernel *kernel, uint32_t *to, const ltx
             kernel->pack_b(to + k / kernel->pair, values, count, strength, bounds);
         } else {
             const size_t width = ltx2c_ceil(count, 32) * 32;
-            ltx2c_stage_row(stage, values, term->b.dtype, count, width);
-            kernel->pack_b(to + k / kernel->pair, (const char *)stage, width, strength, bounds);
+            ltx2c_pad_row(padded, values, term->b.dtype, count, width);
+            kernel->pack_b(to + k / kernel->pair, (const char *)padded, width, strength, bounds);
         }
     }
-}
-
-static void ltx2c_pack_b_row_wide(uint32_t *to, const ltx2c_term *term, size_t row) {
-    const char *from = (const char *)term->b.data + (ptrdiff_t)row * term->b.stride;
-    if (term->b.dtype == LTX2C_F32)
-        memcpy(to, from, term->rank * sizeof *to);
-    else if (term->b.dtype == LTX2C_BF16)
-        for (size_t k = 0; k < term->rank; k++) to[k] = (uint32_t)ltx2c_half(from, k) << 16;
-    else
-        for (size_t k = 0; k < term->rank; k++) to[k] = ltx2c_bits(ltx2c_from_f16(ltx2c_half(from, k)));
 }
 
 /* Packs a tile's rows [first, last) of one term's B; returns the range of bf16 values. */
@@ -106,11 +95,13 @@ static ltx2c_range ltx2c_pack_b_tile(const ltx2c_kernel *kernel, uint32_t *to, c
     const int scaled = term == job->terms && job->arithmetic != LTX2C_ARITHMETIC_F32;
     ltx2c_bounds bounds;
     ltx2c_bounds_open(&bounds);
-    for (size_t row = first; row < last; row++, to += stride)
+    for (size_t row = first; row < last; row++, to += stride) {
+        const char *from = (const char *)term->b.data + (ptrdiff_t)row * term->b.stride;
         if (ltx2c_is_wide(job, term))
-            ltx2c_pack_b_row_wide(to, term, row);
+            kernel->pack_b_wide(to, from, term->b.dtype, term->rank);
         else
-            ltx2c_pack_b_row(kernel, to, term, row, scaled ? &term->strength : NULL, &bounds);
+            ltx2c_pack_b_row(kernel, to, from, term, scaled ? &term->strength : NULL, &bounds);
+    }
     return ltx2c_bounds_close(&bounds);
 }
 

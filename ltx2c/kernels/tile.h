@@ -73,6 +73,17 @@ static void T(pack_a_wide)(uint32_t *to, size_t panel_words, const char *row, lt
         }
 }
 
+static void T(pack_b_wide)(uint32_t *to, const char *row, ltx2c_dtype dtype, size_t count) {
+    size_t k = 0;
+    if (dtype == LTX2C_F32) {
+        memcpy(to, row, count * sizeof *to);
+        return;
+    }
+    if (dtype == LTX2C_F16)
+        for (; k + V(lanes) <= count; k += V(lanes)) V(keep)((float *)to + k, V(load_f16)(row + 2 * k));
+    for (; k < count; k++) to[k] = ltx2c_bits(ltx2c_load(row, k, dtype));
+}
+
 /* ---- Chain over terms -------------------------------------------------------------------------------------------- */
 
 /* A full term's values in the place of a product. */
