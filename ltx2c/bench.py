@@ -12,13 +12,14 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from ltx2c import inventory, kernels
+from ltx2c.arithmetic import F32, LTX, Arithmetic
 from ltx2c.fusion import Job, fuse_jobs
 from ltx2c.kernels import fuse
 from ltx2c.machine import cpu_name
@@ -29,11 +30,38 @@ from ltx2c.version import __version__
 
 Array = npt.NDArray[Any]
 
-SHAPES = ((4096, 1, 4096), (4096, 16, 4096), (4096, 32, 4096), (4096, 128, 4096), (4096, 450, 4096), (32, 450, 4096))
+BFLOAT16, FLOAT32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 STRENGTH = 0.8
+
+
+class Case(NamedTuple):
+    """One weight, bfloat16 ``[out, into]``, and an adapter's factors."""
+
+    out: int
+    rank: int
+    into: int
+    arithmetic: Arithmetic = LTX
+    factors: np.dtype[Any] = BFLOAT16
+
+    @property
+    def name(self) -> str:
+        arithmetic = "" if self.arithmetic is LTX else f", {self.arithmetic.name}"
+        factors = "" if self.factors == BFLOAT16 else f", {self.factors} factors"
+        return f"{self.out} x {self.rank} x {self.into}{arithmetic}{factors}"
+
+
+CASES = (
+    *(Case(4096, rank, 4096) for rank in (1, 16, 32, 128, 450)),
+    Case(32, 450, 4096),
+    Case(4096, 450, 4096, F32),
+    Case(4096, 450, 4096, F32, FLOAT32),
+)
 
 _BANDWIDTH_BYTES = 256 << 20  # far more than any cache
 _LEAST_RUNS = 5
+
+# Kernels whose innermost instruction takes bfloat16 factors alone, and the one whose instruction others are summed by.
+_WIDE_PEAKS = {"genoa": "skylake"}
 
 # At most three weights are in flight at once, so three of a shape are never fused into twice at the same time.
 _WEIGHTS_PER_SHAPE = 3
@@ -44,9 +72,9 @@ class Row:
     """One line of the table.
 
     Attributes:
-        name: ``out x rank x in``, or the model.
+        name: ``out x rank x in``, the arithmetic and the factors where they are not ``ltx`` and bfloat16; or the model.
         gflops: 1e9 operations per second, two per multiply-add.
-        peak_share: of the kernel's peak, measured between the runs.
+        peak_share: of the peak of the instruction that sums such factors, measured between the runs.
         gbps: 1e9 bytes of weights read and written per second.
         torch_gflops: ``w.add_(torch.matmul(b * s, a))`` on the same data, or None.
     """
@@ -111,7 +139,7 @@ def bench(
     peaks = {name: _peak(name, count) for name in kernels.available()}
     bandwidth = _bandwidth(count)
     torch = _torch(count)
-    rows = [_shape_row(shape, kernel, count, seconds, torch) for shape in SHAPES]
+    rows = [_case_row(case, kernel, count, seconds, torch) for case in CASES]
     rows.append(_model_row(blocks, kernel, count, progress))
     return BenchReport(
         ltx2c=__version__,
@@ -153,31 +181,37 @@ def _bandwidth(threads: int) -> float:
 # ---- Single weights ----------------------------------------------------------------------------------------------
 
 
-def _shape_row(shape: tuple[int, int, int], kernel: str, threads: int, seconds: float, torch: Any) -> Row:
-    out, rank, into = shape
+def _case_row(case: Case, kernel: str, threads: int, seconds: float, torch: Any) -> Row:
     rng = np.random.default_rng(0)
-    weight, a, b = (_trained(rng, sides) for sides in ((out, into), (rank, into), (out, rank)))
+    weight = _trained(rng, (case.out, case.into))
+    a, b = (_trained(rng, sides, case.factors) for sides in ((case.rank, case.into), (case.out, case.rank)))
     signs = itertools.cycle((STRENGTH, -STRENGTH))  # the weight must not drift away
-    job = [Job(weight, [(a, b, strength)], weight) for strength in (next(signs), next(signs))]
+    job = [Job(weight, [(a, b, strength)], weight, case.arithmetic) for strength in (next(signs), next(signs))]
     turns = itertools.cycle(job)
-    runs = {"ours": lambda: fuse_jobs([next(turns)], threads=threads), "peak": lambda: fuse.peak(kernel, threads)}
+    rival = kernel if case.factors == BFLOAT16 else _WIDE_PEAKS.get(kernel, kernel)
+    runs = {"ours": lambda: fuse_jobs([next(turns)], threads=threads), "peak": lambda: fuse.peak(rival, threads)}
     if torch:
         runs["torch"] = _torch_run(torch, weight.copy(), a, b, signs)
     took = _alternate(runs, seconds)
-    operations = 2e-9 * out * rank * into
+    operations = 2e-9 * case.out * case.rank * case.into
     gflops = operations / took["ours"]
-    peak = 2e-9 * fuse.peak(kernel, threads) / took["peak"]
+    peak = 2e-9 * fuse.peak(rival, threads) / took["peak"]
     gbps = 2e-9 * weight.nbytes / took["ours"]
-    return Row(f"{out} x {rank} x {into}", gflops, gflops / peak, gbps, operations / took["torch"] if torch else None)
+    return Row(case.name, gflops, gflops / peak, gbps, operations / took["torch"] if torch else None)
 
 
-def _trained(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
-    return (rng.standard_normal(shape, dtype=np.float32) * np.float32(0.02)).astype(ml_dtypes.bfloat16)
+def _trained(rng: np.random.Generator, shape: tuple[int, int], dtype: np.dtype[Any] = BFLOAT16) -> Array:
+    return (rng.standard_normal(shape, dtype=np.float32) * np.float32(0.02)).astype(dtype)
 
 
 def _torch_run(torch: Any, *arrays_and_signs: Any) -> Callable[[], object]:
     *arrays, signs = arrays_and_signs
-    weight, a, b = (torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) for array in arrays)
+    weight, a, b = (
+        torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        if array.dtype == BFLOAT16
+        else torch.from_numpy(array)
+        for array in arrays
+    )
     return lambda: weight.add_(torch.matmul(b * next(signs), a))
 
 

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from ltx2c import bench, cli, fusion, inventory, kernels
+from ltx2c.arithmetic import F32
 from ltx2c.cli import bench as command
 from ltx2c.inventory import TensorSpec
 
@@ -23,7 +24,8 @@ def small(monkeypatch):
         )
     ]
     monkeypatch.setattr(inventory, "adapter_tensors", lambda blocks: iter(specs))
-    monkeypatch.setattr(bench, "SHAPES", ((64, 1, 96), (32, 20, 64)))
+    cases = (bench.Case(64, 1, 96), bench.Case(32, 20, 64), bench.Case(32, 5, 64, F32, bench.FLOAT32))
+    monkeypatch.setattr(bench, "CASES", cases)
     monkeypatch.setattr(bench, "_BANDWIDTH_BYTES", 1 << 20)
 
 
@@ -31,9 +33,10 @@ def test_measures_everything_that_it_lists(small):
     seen = []
     report = bench.bench(threads=1, blocks=1, seconds=0, progress=seen.append)
     assert report.kernel == kernels.selected() and tuple(report.peaks) == kernels.available()
-    assert [row.name for row in report.rows] == ["64 x 1 x 96", "32 x 20 x 64", "9 modules of LTX-2.5"]
+    wide = "32 x 5 x 64, f32, float32 factors"
+    assert [row.name for row in report.rows] == ["64 x 1 x 96", "32 x 20 x 64", wide, "9 modules of LTX-2.5"]
     assert all(row.gflops > 0 and row.peak_share > 0 and row.gbps > 0 for row in report.rows)
-    assert report.torch is not None and report.rows[0].torch_gflops > 0
+    assert report.torch is not None and all(row.torch_gflops > 0 for row in report.rows[:3])
     assert report.as_json()["cpu"] and report.as_json()["ltx2c"]
     assert seen[-1].macs_done == seen[-1].macs_total == 3 * (2 * 16 * 300 * 200 + 4 * 40 * 4)
     assert json.loads(json.dumps(report.as_json()))["rows"][1]["name"] == "32 x 20 x 64"

@@ -36,18 +36,19 @@ def run(args: argparse.Namespace) -> Result:
 
 def _text(report: bench.BenchReport) -> str:
     beside = f"torch {report.torch}" if report.torch else "no torch"
+    width = max(len(row.name) for row in report.rows) + 2
     peaks = ", ".join(f"{name} {rate:.0f}" for name, rate in report.peaks.items())
     return "\n".join(
         [
             f"kernel {report.kernel_why}; {report.threads} threads; {beside}",
             f"peak GFLOP/s: {peaks}; memory in place {report.bandwidth:.1f} GB/s",
             "",
-            f"{'out x rank x in':<26}{'GFLOP/s':>9}{'of peak':>9}{'GB/s':>7}{'torch':>9}{'ratio':>7}",
-            *(_line(row) for row in report.rows),
+            f"{'out x rank x in':<{width}}{'GFLOP/s':>9}{'of peak':>9}{'GB/s':>7}{'torch':>9}{'ratio':>7}",
+            *(_line(row, width) for row in report.rows),
         ]
     )
 
 
-def _line(row: bench.Row) -> str:
-    line = f"{row.name:<26}{row.gflops:>9.1f}{row.peak_share:>8.0%} {row.gbps:>7.1f}"
+def _line(row: bench.Row, width: int) -> str:
+    line = f"{row.name:<{width}}{row.gflops:>9.1f}{row.peak_share:>8.0%} {row.gbps:>7.1f}"
     return f"{line}{row.torch_gflops:>9.1f}{row.gflops / row.torch_gflops:>7.2f}" if row.torch_gflops else line
