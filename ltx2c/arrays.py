@@ -9,16 +9,13 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from ltx2c.dtypes import FUSIBLE
 from ltx2c.errors import RefusedError
 
 Array = npt.NDArray[Any]
 
 # The kernels' numbers for dtypes (core.h).
-KERNEL_DTYPES: dict[np.dtype[Any], int] = {
-    np.dtype(ml_dtypes.bfloat16): 0,
-    np.dtype(np.float32): 1,
-    np.dtype(np.float16): 2,
-}
+KERNEL_DTYPES: dict[np.dtype[Any], int] = {dtype.numpy: dtype.code for dtype in FUSIBLE.values()}
 
 
 def numbered(array: Array) -> tuple[Array, int]:
@@ -54,7 +51,8 @@ def empty_like(weight: Any) -> Any:
 
 
 def _wrong_dtype(name: str, dtype: object) -> RefusedError:
-    return RefusedError(f"{name} is {dtype}; bfloat16, float32 and float16 can be fused", code="unsupported-dtype")
+    *most, last = map(str, KERNEL_DTYPES)
+    return RefusedError(f"{name} is {dtype}; {', '.join(most)} and {last} can be fused", code="unsupported-dtype")
 
 
 def _is_torch(given: Any) -> bool:
@@ -74,10 +72,10 @@ def _from_torch(tensor: Any, name: str) -> Array:
     _check_plain(tensor, name)
     if tensor.device.type != "cpu" or tensor.layout != torch.strided:
         raise RefusedError(f"{name} is not a dense tensor on the CPU: {tensor.layout}, {tensor.device}", code="device")
-    if tensor.dtype not in (torch.bfloat16, torch.float32, torch.float16):
+    if str(tensor.dtype).removeprefix("torch.") not in map(str, KERNEL_DTYPES):
         raise _wrong_dtype(name, tensor.dtype)
     if tensor.is_neg():  # its memory holds other values than it shows: torch negates them when they are read
-        raise RefusedError(f"{name} is the negative view of another tensor; resolve_neg() makes it one", code="layout")
+        raise RefusedError(f"{name} is the negative view of another tensor; resolve_neg() makes it one", code="type")
     _check_storage(tensor, name)
     tensor = tensor.detach()
     if tensor.dtype == torch.bfloat16:

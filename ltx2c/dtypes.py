@@ -1,4 +1,7 @@
-"""The dtypes of the safetensors format: their names in a header, their width, and NumPy's dtype where it has one."""
+"""The dtypes of the safetensors format: their names in a header, their width, and NumPy's dtype where it has one.
+
+``FUSIBLE`` are those that arrays are fused in; every list of them elsewhere is made of it.
+"""
 
 from __future__ import annotations
 
@@ -57,3 +60,31 @@ def _table() -> dict[str, DType]:
 
 
 DTYPES: Mapping[str, DType] = MappingProxyType(_table())
+
+
+@dataclass(frozen=True)
+class FusibleDType(DType):
+    """A dtype that weights, factors and differences are fused in.
+
+    Attributes:
+        code: the kernels' number for it (core.h).
+        nan: the bits of the quiet NaN that a fused weight stores: sign clear, top bit of the mantissa set.
+    """
+
+    numpy: np.dtype[Any]
+    code: int
+    nan: int
+
+
+def _fusible(name: str, code: int, nan: int) -> FusibleDType:
+    dtype = DTYPES[name]
+    assert dtype.numpy is not None
+    return FusibleDType(name, dtype.bits, dtype.numpy, code, nan)
+
+
+FUSIBLE: Mapping[str, FusibleDType] = MappingProxyType(
+    {
+        dtype.name: dtype
+        for dtype in (_fusible("BF16", 0, 0x7FC0), _fusible("F32", 1, 0x7FC00000), _fusible("F16", 2, 0x7E00))
+    }
+)

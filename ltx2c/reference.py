@@ -44,6 +44,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ltx2c.arithmetic import F32, LTX, LTX_WIDE, Arithmetic, arithmetic_named
+from ltx2c.dtypes import FUSIBLE
 from ltx2c.terms import FullTerm, Term
 
 Array = npt.NDArray[Any]
@@ -51,11 +52,9 @@ Float32Array = npt.NDArray[np.float32]
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
-# The quiet NaN that a fused weight stores, by dtype: sign clear, top mantissa bit set.
+# The quiet NaN that a fused weight stores, by dtype, as an unsigned integer of its width.
 CANONICAL_NAN: dict[np.dtype[Any], np.unsignedinteger[Any]] = {
-    BFLOAT16: np.uint16(0x7FC0),
-    np.dtype(np.float16): np.uint16(0x7E00),
-    np.dtype(np.float32): np.uint32(0x7FC00000),
+    dtype.numpy: np.dtype(f"u{dtype.numpy.itemsize}").type(dtype.nan) for dtype in FUSIBLE.values()
 }
 
 

@@ -10,10 +10,11 @@ import numpy as np
 from rawfiles import write_tensors
 
 from ltx2c import reference
+from ltx2c.dtypes import FUSIBLE
 from ltx2c.files import Checkpoint
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
-NAMES = {BF16: "BF16", np.dtype(np.float32): "F32", np.dtype(np.float16): "F16", np.dtype(np.uint8): "U8"}
+NAMES = {np.dtype(np.uint8): "U8"} | {dtype.numpy: dtype.name for dtype in FUSIBLE.values()}
 
 Tensors = Mapping[str, np.ndarray]
 

@@ -13,7 +13,7 @@ from mutations import mutated, mutated_text, sound_file
 from rawfiles import tensor_bytes, write_tensors
 
 from ltx2c.adapters import Adapter
-from ltx2c.dtypes import DTYPES
+from ltx2c.dtypes import DTYPES, FUSIBLE
 from ltx2c.errors import RefusedError, escaped
 from ltx2c.files import Checkpoint, TensorFile
 from ltx2c.files.index import read_index
@@ -142,7 +142,7 @@ def _adapter(chance: random.Random) -> bytes:
             if chance.random() < 0.98:
                 shape = shape if chance.random() < 0.98 else chance.choice([(), (0, 6), (4,), (1, 2, 3), (6, 4)])
                 tensors[f"{prefix}{module}{name}"] = _zeros(
-                    chance.choice(["BF16", "F32", "F16"] if chance.random() < 0.98 else ["U8"]), shape
+                    chance.choice(list(FUSIBLE) if chance.random() < 0.98 else ["U8"]), shape
                 )
         if chance.random() < 0.2:
             scalar = chance.choice([(), (), (1,), (4, 6)])

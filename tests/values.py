@@ -5,8 +5,10 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
+from ltx2c.dtypes import FUSIBLE
+
 BF16 = np.dtype(ml_dtypes.bfloat16)
-DTYPES = (BF16, np.dtype(np.float32), np.dtype(np.float16))
+DTYPES = tuple(dtype.numpy for dtype in FUSIBLE.values())
 
 
 def _trained(rng, shape):

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ltx2c.dtypes import DTYPES
+from ltx2c.dtypes import DTYPES, FUSIBLE
 from ltx2c.engines.arena import Bytes
 from ltx2c.files import StoredTensor
 
 # Dtypes that ``widen`` turns into float32.
-WIDENED = ("BF16", "F16")
+WIDENED = tuple(dtype.name for dtype in FUSIBLE.values() if dtype.bits < np.finfo(np.float32).bits)
 
 _WIDEN_CHUNK = 1 << 20
 

@@ -10,12 +10,13 @@ from ltx2c.adapters import Adapter
 from ltx2c.adapters import keys as adapter_keys
 from ltx2c.adapters.metadata import DOWNSCALE, TEMPORAL_SCALE
 from ltx2c.arithmetic import Arithmetic
+from ltx2c.dtypes import FUSIBLE
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import Checkpoint, StoredTensor
 from ltx2c.layouts import StoredWeight
 
 # Weights of these have digits that bfloat16 has not.
-ROUNDED_WEIGHTS = ("F32", "F16")
+ROUNDED_WEIGHTS = tuple(name for name in FUSIBLE if name != "BF16")
 
 
 def check_base(base: Checkpoint) -> None:

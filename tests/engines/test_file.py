@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fusing import BF16, adapter, assert_same, load, save, small_model, values
+from fusing import adapter, assert_same, load, save, small_model, values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
 import ltx2c
 from ltx2c import cli, kernels
-from ltx2c.dtypes import DTYPES
+from ltx2c.dtypes import DTYPES, FUSIBLE
 from ltx2c.engines import file as engine
 from ltx2c.engines import rows
 from ltx2c.errors import RefusedError
@@ -39,7 +39,7 @@ def test_the_output_is_what_the_reference_gives_however_it_is_cut(
 
 @given(
     shapes=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 12)), min_size=1, max_size=6),
-    dtypes=st.lists(st.sampled_from([BF16, np.dtype(np.float32), np.dtype(np.float16)]), min_size=6, max_size=6),
+    dtypes=st.lists(st.sampled_from([dtype.numpy for dtype in FUSIBLE.values()]), min_size=6, max_size=6),
     block_bytes=st.integers(64, 4000),
     seed=st.integers(0, 1000),
 )

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ltx2c.adapters.deltas.magnitude import Magnitude
 from ltx2c.adapters.scaling import Scaling
+from ltx2c.dtypes import FUSIBLE
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import StoredTensor
 from ltx2c.files.url import AnyPath
@@ -24,7 +25,7 @@ Float32Array = npt.NDArray[np.float32]
 KernelTerm = tuple[Array, Array, float] | FullTerm
 """``(A, B, strength)`` or a full difference, as ``ltx2c.fusion`` takes them."""
 
-FACTOR_DTYPES = ("BF16", "F16", "F32")
+FACTOR_DTYPES = tuple(FUSIBLE)
 
 
 class Difference(Protocol):
