@@ -19,30 +19,42 @@ class Arithmetic:
     Attributes:
         name: as users, plans and metadata spell it.
         code: the kernels' number for it (core.h).
-        through_bf16: whether it rounds factors, aggregate and sum to bfloat16, so that float32 and float16 weights
-            and factors lose digits.
+        through_bf16: whether it rounds factors and aggregate to bfloat16, so that float32 and float16 factors lose
+            digits.
+        scales_products: whether strength scales every term's product, so that one product serves several strengths.
+        with_float32_sum: the arithmetic of the same aggregate whose sum with the weight stays float32, where this one
+            rounds the sum to bfloat16, so that float32 and float16 weights lose digits; None where it does not.
     """
 
     name: str
     code: int
     through_bf16: bool
+    scales_products: bool
+    with_float32_sum: Arithmetic | None = None
+
+    @property
+    def rounds_sum(self) -> bool:
+        """Whether the sum of weight and aggregate is rounded to bfloat16 before it is stored."""
+        return self.with_float32_sum is not None
+
+    @property
+    def unrounded(self) -> Arithmetic:
+        """The arithmetic of the same aggregate that leaves the sum in float32; itself where it does so."""
+        return self.with_float32_sum or self
 
 
-LTX = Arithmetic("ltx", 0, through_bf16=True)
-"""Upstream LTX's, and the default: bf16 aggregates, each rounding as Lightricks/LTX-2's ``fuse_loras.py`` has it."""
-
-F32 = Arithmetic("f32", 1, through_bf16=False)
-"""Float32 throughout, the total starting at the weight, one rounding to the stored dtype at the end."""
-
-LTX_WIDE = Arithmetic("ltx_wide", 2, through_bf16=True)
+LTX_WIDE = Arithmetic("ltx_wide", 2, through_bf16=True, scales_products=False)
 """LTX's aggregate plus a float32 weight, unrounded. For layouts that store the sum by a rule of their own; nobody
 chooses it by name."""
 
+LTX = Arithmetic("ltx", 0, through_bf16=True, scales_products=False, with_float32_sum=LTX_WIDE)
+"""Upstream LTX's, and the default: bf16 aggregates, each rounding as Lightricks/LTX-2's ``fuse_loras.py`` has it."""
+
+F32 = Arithmetic("f32", 1, through_bf16=False, scales_products=True)
+"""Float32 throughout, the total starting at the weight, one rounding to the stored dtype at the end."""
+
 ARITHMETICS: Mapping[str, Arithmetic] = MappingProxyType({chosen.name: chosen for chosen in (LTX, F32)})
 """What users may choose."""
-
-KERNEL_ARITHMETICS: Mapping[str, Arithmetic] = MappingProxyType({**ARITHMETICS, LTX_WIDE.name: LTX_WIDE})
-"""What a job of the kernels may carry."""
 
 
 def arithmetic_named(name: str | Arithmetic) -> Arithmetic:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ltx2c.adapters.deltas import LowRank
 from ltx2c.adapters.deltas.delta import matrix
+from ltx2c.arithmetic import F32
 from ltx2c.files import Checkpoint, StoredTensor
 from ltx2c.layouts import detect
 from ltx2c.plan.match import Matches, Placed
@@ -94,7 +95,7 @@ def _norm(base: Checkpoint, tensor: StoredTensor) -> float:
         values = np.asarray(codes, np.float32)
     else:
         companions = {role: base.tensors[spec.key].read() for role, spec in stored.companions.items()}
-        out = np.empty((stored.shape[0], math.prod(stored.shape[1:])), stored.layout.working("f32").dtype)
+        out = np.empty((stored.shape[0], math.prod(stored.shape[1:])), stored.layout.working(F32).dtype)
         stored.layout.decode(codes, companions, slice(0, len(out)), out, resolve_threads(None))
         values = np.asarray(out, np.float32)
     return float(np.linalg.norm(values))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ltx2c.arithmetic import ARITHMETICS
 from ltx2c.errors import printable
 from ltx2c.recipes import PIPELINES, Given, Recipe
 
@@ -92,7 +93,7 @@ def add_arithmetic(parser: argparse.ArgumentParser) -> None:
     """``--arithmetic ltx|f32`` and ``--nvfp4-scales swizzled|linear``."""
     parser.add_argument(
         "--arithmetic",
-        choices=("ltx", "f32"),
+        choices=tuple(ARITHMETICS),
         default="ltx",
         help="ltx rounds through bfloat16 as upstream LTX does (the default); f32 rounds once, as ComfyUI, kohya and "
         "PEFT mean it",

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ltx2c import layouts
-from ltx2c.arithmetic import KERNEL_ARITHMETICS, Arithmetic
+from ltx2c.arithmetic import Arithmetic
 from ltx2c.dtypes import DTYPES
 from ltx2c.engines.rows import Rows, fuse_rows
 from ltx2c.engines.weights import FusedValues, WeightInWork, row_bytes
@@ -169,13 +169,13 @@ class Fuser:
         threads = worker.threads_for(nbytes)
         weight.stored.layout.decode(codes[some], weight.companions, rows, values, threads)
         fused = [Rows(values, rows.start, weight.loaded)]
-        (nonfinite,) = fuse_rows(fused, threads, KERNEL_ARITHMETICS[working.arithmetic])
-        if working.arithmetic == "ltx" and working.dtype != BFLOAT16:
+        (nonfinite,) = fuse_rows(fused, threads, working.arithmetic)
+        if working.arithmetic.rounds_sum and working.dtype != BFLOAT16:
             layouts.round_to_bf16(values, threads)  # rows that nothing enters too
         return FusedValues(values, nonfinite, room)
 
     def _working(self, weight: WeightInWork) -> Working:
-        return layouts.working(weight.stored, weight.written, self._arithmetic.name)
+        return layouts.working(weight.stored, weight.written, self._arithmetic)
 
     def _encoded(self, weight: WeightInWork, values: FusedValues, codes: Array, rows: slice, worker: _Worker) -> Loss:
         layout, threads = weight.written.layout, worker.threads_for(values.array.nbytes)

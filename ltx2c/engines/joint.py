@@ -97,8 +97,8 @@ def joint_work(works: Sequence[Work], load: Load) -> JointWork:
 class Products:
     """``B @ A`` of some rows, made once for all results that fuse it, at whatever strengths.
 
-    That is possible under ``f32`` alone, which scales the product: adding it as a whole difference is the same
-    arithmetic. Under ``ltx`` a first adapter's B is scaled before.
+    Of an arithmetic that scales every product: adding it as a whole difference is then the same, and is computed by
+    ``f32``. Under ``ltx`` a first adapter's B is scaled before.
     """
 
     def __init__(self, weights: Iterable[WeightInWork]) -> None:

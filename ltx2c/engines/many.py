@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ltx2c.arithmetic import F32
 from ltx2c.crew import Crew
 from ltx2c.engines.blocks import Block, buffer_bytes, cut_into_blocks, read_block
 from ltx2c.engines.fuser import Fused, Fuser
@@ -79,10 +78,10 @@ def write_many(
     count = resolve_threads(threads)
     results = [_Result(target, began, allow_nonfinite) for target in targets]
     sources.base.check_unchanged()
-    with contextlib.ExitStack() as stages:
+    with contextlib.ExitStack() as stack:
         for result in results:
             with result.trying():
-                result.begin(stages, count)
+                result.begin(stack, count)
         begun = [result for result in results if result.is_going_on]
         if begun:
             _Maker(begun, sources, count, progress).run()
@@ -127,11 +126,11 @@ class _Result:
             self.problem = error
             self._own.close()
 
-    def begin(self, stages: contextlib.ExitStack, threads: int) -> None:
+    def begin(self, stack: contextlib.ExitStack, threads: int) -> None:
         opened, layout, destination, notes = self.target
         known = outline(opened.plan, destination.path, threads)
         self.known = replace(known, notes=(*known.notes, *notes))
-        stages.enter_context(self._own)
+        stack.enter_context(self._own)
         self.staged = self._own.enter_context(stage_at(destination))
         nonfinite = Nonfinite(opened.plan.base.path, allowed=self.allow_nonfinite)
         self.work = work_of(opened)
@@ -268,7 +267,7 @@ class _Maker:
         return Block(block.begin + len(own.header) - len(first.header), block.nbytes, pieces)
 
     def _products(self, block: Block) -> Products | None:
-        if self._work.arithmetic is not F32:
+        if not self._work.arithmetic.scales_products:
             return None
         return Products(
             weight

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ltx2c.adapters.deltas import LoadedDelta
-from ltx2c.arithmetic import F32, LTX, LTX_WIDE, Arithmetic
+from ltx2c.arithmetic import LTX, Arithmetic
 from ltx2c.arrays import numbered
 from ltx2c.dora import rescale
 from ltx2c.fusion import Job, fuse_jobs
@@ -108,10 +108,10 @@ def _fuse_alone(some: _Range, threads: int, arithmetic: Arithmetic) -> int:
         return count
     wide = np.empty(target.shape, np.float32)
     codecs.cast(*numbered(target), *numbered(wide), target.shape[1], threads)
-    fuse_jobs([Job(wide, terms, wide, F32 if arithmetic is F32 else LTX_WIDE)], threads=threads)
+    fuse_jobs([Job(wide, terms, wide, arithmetic.unrounded)], threads=threads)
     lengths = last.lengths if last.by_column else last.lengths[some.begin : some.begin + len(target)]
     rescale(wide, lengths, by_column=last.by_column, step=some.deltas[-1].applied.step, threads=threads)
-    return _store(target, wide, arithmetic is LTX, threads)
+    return _store(target, wide, arithmetic.rounds_sum, threads)
 
 
 def _only_values(terms: Sequence[Term]) -> Array:

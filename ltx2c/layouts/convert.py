@@ -11,16 +11,27 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
+from ltx2c.arithmetic import Arithmetic
 from ltx2c.dtypes import DTYPES
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import StoredTensor
 from ltx2c.layouts.detect import in_codes
 from ltx2c.layouts.foreign import ADVICE, foreign_modules
 from ltx2c.layouts.fp8_block import BLOCK, FP8_BLOCK
-from ltx2c.layouts.fp8_cast import BFLOAT16, FLOAT32, FP8
+from ltx2c.layouts.fp8_cast import FP8
 from ltx2c.layouts.fp8_row import FP8_ROW
 from ltx2c.layouts.fp8_scaled import FP8_SCALED, SCALE
-from ltx2c.layouts.layout import Array, Companions, Encoded, Layout, StoredWeight, TensorSpec, Working
+from ltx2c.layouts.layout import (
+    BFLOAT16,
+    FLOAT32,
+    Array,
+    Companions,
+    Encoded,
+    Layout,
+    StoredWeight,
+    TensorSpec,
+    Working,
+)
 from ltx2c.layouts.nvfp4 import SCALE_2, Nvfp4
 from ltx2c.layouts.plain import PLAIN, Plain
 
@@ -160,17 +171,15 @@ def _as(source: StoredWeight, dtype: str) -> TensorSpec:
     return TensorSpec(source.key, dtype, source.shape)
 
 
-def working(source: StoredWeight, target: StoredWeight, arithmetic: str) -> Working:
+def working(source: StoredWeight, target: StoredWeight, arithmetic: Arithmetic) -> Working:
     """What a weight is decoded to and fused as, on its way from ``source`` to ``target``.
 
-    Converted weights are rounded to bfloat16 under ``ltx`` whatever they come from and become.
+    The sums of converted weights are rounded as the arithmetic has it, whatever they come from and become.
     """
     own = source.layout.working(arithmetic)
     if source.layout == target.layout:
         return own
-    if arithmetic == "ltx":
-        return Working(BFLOAT16 if own.dtype == BFLOAT16 else FLOAT32, "ltx")
-    return Working(FLOAT32, "f32")
+    return Working(BFLOAT16 if arithmetic.rounds_sum and own.dtype == BFLOAT16 else FLOAT32, arithmetic)
 
 
 def new_arrays(target: StoredWeight, rows: int) -> tuple[Array, dict[str, Array]]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ltx2c.layouts.fp8_cast import BFLOAT16, FLOAT32
+from ltx2c.arithmetic import Arithmetic
 from ltx2c.layouts.fp8_scaled import ScaledFp8
-from ltx2c.layouts.layout import Array, Working
+from ltx2c.layouts.layout import Array, Working, rounded_sum
 
 BLOCK = 128
 
@@ -29,8 +29,8 @@ class Fp8Block(ScaledFp8):
     def granule(self, columns: int) -> tuple[int, int]:
         return BLOCK, BLOCK
 
-    def working(self, arithmetic: str) -> Working:
-        return Working(BFLOAT16, "ltx") if arithmetic == "ltx" else Working(FLOAT32, "f32")
+    def working(self, arithmetic: Arithmetic) -> Working:
+        return rounded_sum(arithmetic)
 
 
 FP8_BLOCK = Fp8Block()

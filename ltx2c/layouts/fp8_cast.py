@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import ml_dtypes
 import numpy as np
 
+from ltx2c.arithmetic import Arithmetic
 from ltx2c.kernels import codecs
-from ltx2c.layouts.layout import Array, Companions, Encoded, Working
-
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-FLOAT32 = np.dtype(np.float32)
+from ltx2c.layouts.layout import FLOAT32, Array, Companions, Encoded, Working, rounded_sum
 
 # The codecs' numbers of the two formats, by safetensors' names of them.
 KINDS = {"F8_E4M3": 0, "F8_E5M2": 1}
@@ -28,8 +25,8 @@ class Fp8Cast:
     granule_rows = 1
     whole = False
 
-    def working(self, arithmetic: str) -> Working:
-        return Working(BFLOAT16, "ltx") if arithmetic == "ltx" else Working(FLOAT32, "f32")
+    def working(self, arithmetic: Arithmetic) -> Working:
+        return rounded_sum(arithmetic)
 
     def decode(self, codes: Array, companions: Companions, rows: slice, out: Array, threads: int) -> None:
         wide = out.dtype == FLOAT32

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ltx2c.layouts.fp8_cast import FLOAT32
+from ltx2c.arithmetic import Arithmetic
 from ltx2c.layouts.fp8_scaled import ScaledFp8
-from ltx2c.layouts.layout import Array, Working
+from ltx2c.layouts.layout import Array, Working, unrounded_sum
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Fp8Row(ScaledFp8):
     def granule(self, columns: int) -> tuple[int, int]:
         return 1, columns
 
-    def working(self, arithmetic: str) -> Working:
-        return Working(FLOAT32, "ltx_wide" if arithmetic == "ltx" else "f32")
+    def working(self, arithmetic: Arithmetic) -> Working:
+        return unrounded_sum(arithmetic)
 
 
 FP8_ROW = Fp8Row()

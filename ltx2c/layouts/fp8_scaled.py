@@ -8,9 +8,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from ltx2c.arithmetic import Arithmetic
 from ltx2c.kernels import codecs
-from ltx2c.layouts.fp8_cast import FLOAT32, KINDS, as_bytes, largest_magnitude
-from ltx2c.layouts.layout import Array, Companions, Encoded, Working
+from ltx2c.layouts.fp8_cast import KINDS, as_bytes, largest_magnitude
+from ltx2c.layouts.layout import FLOAT32, Array, Companions, Encoded, Working, unrounded_sum
 
 SCALE = "scale"  # the companion's role
 
@@ -63,8 +64,8 @@ class Fp8Scaled(ScaledFp8):
     def grid(self, scales: Array, rows: slice) -> Array:
         return scales.reshape(1, 1)
 
-    def working(self, arithmetic: str) -> Working:
-        return Working(FLOAT32, "ltx_wide" if arithmetic == "ltx" else "f32")
+    def working(self, arithmetic: Arithmetic) -> Working:
+        return unrounded_sum(arithmetic)
 
 
 FP8_SCALED = Fp8Scaled()

@@ -9,24 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+
+from ltx2c.arithmetic import Arithmetic
 
 Array = npt.NDArray[Any]
 Companions = Mapping[str, Array]
 
-# What the kernels do to decoded rows: round the sum to bfloat16; add the same aggregate in float32, and not round; all
-# in float32.
-KernelArithmetic = Literal["ltx", "ltx_wide", "f32"]
+BFLOAT16, FLOAT32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 
 
 class Working(NamedTuple):
     """What the kernels see of a layout: the dtype of decoded rows, and what is done to them."""
 
     dtype: np.dtype[Any]
-    arithmetic: KernelArithmetic
+    arithmetic: Arithmetic
+
+
+def rounded_sum(arithmetic: Arithmetic) -> Working:
+    """Of a layout that encodes the sum as the arithmetic rounds it; what is decoded is rounded alike."""
+    return Working(BFLOAT16 if arithmetic.rounds_sum else FLOAT32, arithmetic)
+
+
+def unrounded_sum(arithmetic: Arithmetic) -> Working:
+    """Of a layout that encodes the sum of float32 values and aggregate as it is."""
+    return Working(FLOAT32, arithmetic.unrounded)
 
 
 @dataclass(frozen=True)
@@ -80,8 +91,8 @@ class Layout(Protocol):
     @property
     def lowest_bits(self) -> int: ...
 
-    def working(self, arithmetic: str) -> Working:
-        """What a weight is decoded to and fused as, under the arithmetic ``"ltx"`` or ``"f32"``."""
+    def working(self, arithmetic: Arithmetic) -> Working:
+        """What a weight is decoded to and fused as, where a user has chosen ``arithmetic``."""
 
     def decode(self, codes: Array, companions: Companions, rows: slice, out: Array, threads: int) -> None:
         """Decode some rows.

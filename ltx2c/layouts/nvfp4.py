@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ltx2c.arithmetic import Arithmetic
 from ltx2c.kernels import codecs
-from ltx2c.layouts.fp8_cast import BFLOAT16, FLOAT32, as_bytes, largest_magnitude
+from ltx2c.layouts.fp8_cast import as_bytes, largest_magnitude
 from ltx2c.layouts.fp8_scaled import SCALE
-from ltx2c.layouts.layout import Array, Companions, Encoded, Working
+from ltx2c.layouts.layout import FLOAT32, Array, Companions, Encoded, Working, rounded_sum
 
 SCALE_2 = "scale_2"  # role of the scale for all
 BLOCK = 16
@@ -31,8 +32,8 @@ class Nvfp4:
     granule_rows = 1
     whole = True
 
-    def working(self, arithmetic: str) -> Working:
-        return Working(BFLOAT16, "ltx") if arithmetic == "ltx" else Working(FLOAT32, "f32")
+    def working(self, arithmetic: Arithmetic) -> Working:
+        return rounded_sum(arithmetic)
 
     def fits(self, shape: tuple[int, ...], scales: tuple[int, ...]) -> bool:
         """Whether block scales of the shape ``scales`` suit values of ``shape``."""

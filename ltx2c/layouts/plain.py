@@ -1,16 +1,17 @@
-"""Weights stored as the values they are: bfloat16, float32, float16."""
+"""Weights stored as the values they are, of a dtype that is fused in."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
+from ltx2c.arithmetic import Arithmetic
 from ltx2c.arrays import numbered
-from ltx2c.dtypes import DTYPES
+from ltx2c.dtypes import FUSIBLE
 from ltx2c.kernels import codecs
-from ltx2c.layouts.layout import Array, Companions, Encoded, KernelArithmetic, Working
+from ltx2c.layouts.layout import Array, Companions, Encoded, Working
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,10 @@ class Plain:
     @property
     def numpy(self) -> np.dtype[Any]:
         """The dtype of arrays."""
-        return cast("np.dtype[Any]", DTYPES[self.dtype].numpy)
+        return FUSIBLE[self.dtype].numpy
 
-    def working(self, arithmetic: str) -> Working:
-        return Working(self.numpy, cast(KernelArithmetic, arithmetic))
+    def working(self, arithmetic: Arithmetic) -> Working:
+        return Working(self.numpy, arithmetic)
 
     def decode(self, codes: Array, companions: Companions, rows: slice, out: Array, threads: int) -> None:
         codecs.cast(*numbered(codes), *numbered(out), codes.shape[1], threads)
@@ -48,4 +49,4 @@ class Plain:
         return Encoded(values.size, values.size, overflowed)
 
 
-PLAIN = {dtype: Plain(dtype) for dtype in ("BF16", "F32", "F16")}
+PLAIN = {dtype: Plain(dtype) for dtype in FUSIBLE}

@@ -13,6 +13,8 @@ from refusals import refused
 from values import DTYPES, KINDS, values
 
 from ltx2c import layouts, reference
+from ltx2c.arithmetic import F32 as FLOAT
+from ltx2c.arithmetic import LTX
 from ltx2c.layouts import reference as layout_reference
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -102,14 +104,14 @@ def test_an_output_dtype_that_is_none():
 
 def test_converted_weights_are_rounded_to_bf16_under_ltx_alone():
     for name, dtype in (("fp8", BF16), ("fp8-scaled", F32), ("fp8-row", F32)):
-        assert layouts.working(stored(name), stored("f32"), "ltx") == (dtype, "ltx")
-        assert layouts.working(stored(name), stored("f32"), "f32") == (F32, "f32")
+        assert layouts.working(stored(name), stored("f32"), LTX) == (dtype, LTX)
+        assert layouts.working(stored(name), stored("f32"), FLOAT) == (F32, FLOAT)
     for name, dtype in (("bf16", BF16), ("f32", F32), ("f16", F32)):
-        assert layouts.working(stored(name), stored("fp8-scaled"), "ltx") == (dtype, "ltx")
-        assert layouts.working(stored(name), stored("fp8-scaled"), "f32") == (F32, "f32")
+        assert layouts.working(stored(name), stored("fp8-scaled"), LTX) == (dtype, LTX)
+        assert layouts.working(stored(name), stored("fp8-scaled"), FLOAT) == (F32, FLOAT)
     for name in layouts.LAYOUTS:
         same = layouts.StoredWeight(layouts.layout_named(name), layouts.TensorSpec("x", "U8", SHAPE), {}, SHAPE)
-        assert layouts.working(same, same, "ltx") == same.layout.working("ltx")
+        assert layouts.working(same, same, LTX) == same.layout.working(LTX)
 
 
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(DTYPES, DTYPES)), ids=str)

@@ -10,7 +10,7 @@ import pytest
 from goldens import assert_same_by_class, bits
 
 from ltx2c import fusion, layouts, reference
-from ltx2c.arithmetic import KERNEL_ARITHMETICS
+from ltx2c.arithmetic import LTX
 from ltx2c.files import TensorFile
 from ltx2c.layouts import reference as layout_reference
 
@@ -41,7 +41,7 @@ def test_cast(path):
         add = layout_reference.bf16_sum(reference.aggregate(terms))
         assert_same_by_class(layout_reference.fuse_fp8_cast(codes, add), tensors["expected.weight"])
         rows = slice(0, len(codes))
-        values = np.empty(codes.shape, layout.working("ltx").dtype)
+        values = np.empty(codes.shape, layout.working(LTX).dtype)
         layout.decode(codes, {}, rows, values, 2)
         fusion.fuse_jobs([fusion.Job(values, terms, values)])
         layout.encode(values, codes, {}, rows, 2)
@@ -60,9 +60,9 @@ def test_scaled(path):
 
     layout = layouts.layout_named("fp8-scaled")
     rows = slice(0, len(codes))
-    values = np.empty(codes.shape, layout.working("ltx").dtype)
+    values = np.empty(codes.shape, layout.working(LTX).dtype)
     layout.decode(codes, {"scale": scale}, rows, values, 2)
-    fusion.fuse_jobs([fusion.Job(values, terms, values, KERNEL_ARITHMETICS[layout.working("ltx").arithmetic])])
+    fusion.fuse_jobs([fusion.Job(values, terms, values, layout.working(LTX).arithmetic)])
     layout.encode(values, codes, {"scale": scale}, rows, 2)
     assert_same_by_class(codes, expected)
     assert scale.shape == expected_scale.shape

@@ -10,6 +10,7 @@ from layouts.patches import apart
 from values import values
 
 from ltx2c import layouts
+from ltx2c.arithmetic import arithmetic_named
 from ltx2c.layouts import reference
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -57,7 +58,7 @@ def test_decodes_and_encodes_as_the_reference(name, shape, which):
     expected, expected_scales = expectation(name, codes, scales, add, arithmetic)
     for cut in parts(layout, shape[0]):
         ours, our_scales, found = apart(codes), scales.copy(), layouts.Encoded()
-        decoded = apart(np.empty(shape, layout.working(arithmetic).dtype))
+        decoded = apart(np.empty(shape, layout.working(arithmetic_named(arithmetic)).dtype))
         for rows in cut:
             layout.decode(ours[rows], {"scale": our_scales}, rows, decoded[rows], 2)
         fused = add(decoded.astype(F32)).astype(decoded.dtype)

@@ -10,6 +10,7 @@ from layouts.patches import apart
 from values import values
 
 from ltx2c import layouts
+from ltx2c.arithmetic import arithmetic_named
 from ltx2c.layouts import reference
 
 F32 = np.dtype(np.float32)
@@ -78,7 +79,7 @@ def test_decodes_and_encodes_as_the_reference(order, shape, arithmetic):
     expected, new_blocks, new_scale = reference.fuse_nvfp4(codes, blocks, scale, add, arithmetic=arithmetic)
 
     companions = {"scale": stored_scales(blocks, order), "scale_2": scale.copy()}
-    decoded = apart(np.empty(shape, layout.working(arithmetic).dtype))
+    decoded = apart(np.empty(shape, layout.working(arithmetic_named(arithmetic)).dtype))
     for rows in (slice(0, 1), slice(1, shape[0])):  # rows are decoded in parts, as a file is read
         layout.decode(codes[rows], companions, rows, decoded[rows], 2)
     np.testing.assert_array_equal(
