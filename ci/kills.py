@@ -31,7 +31,7 @@ from mounts import mounted_ext4, mounted_fuse, mounted_tmpfs
 from ltx2c.api import fuse_checkpoint  # here, and not in each child
 from ltx2c.errors import RefusedError
 
-FACES: dict[str, dict[str, Any]] = {"file": {}, "folder": {"max_shard_bytes": 20_000}}
+FORMS: dict[str, dict[str, Any]] = {"file": {}, "folder": {"max_shard_bytes": 20_000}}
 PLACES = {
     "ext4": (lambda at: mounted_ext4(at, megabytes=32), 200, 80),
     "tmpfs": (lambda at: mounted_tmpfs(at, "size=32M"), 200, 80),
@@ -56,10 +56,10 @@ def digest(path: Path) -> str:
 class Job:
     """A small fuse, into one place in one form."""
 
-    def __init__(self, inputs: Path, place: Path, face: str) -> None:
+    def __init__(self, inputs: Path, place: Path, form: str) -> None:
         self.base, self.adapters, _ = small_model(inputs)
-        self.face = FACES[face]
-        self.out = place / face
+        self.form = FORMS[form]
+        self.out = place / form
         self.sources = {path: digest(path) for path in inputs.iterdir()}
         self.run(1.0)
         self.old = self.state()
@@ -77,7 +77,7 @@ class Job:
         try:
             prepare()
             adapters = [(path, strength * scale) for path, strength in self.adapters]
-            notes = fuse_checkpoint(self.base, adapters, self.out, threads=1, force=True, **self.face).notes
+            notes = fuse_checkpoint(self.base, adapters, self.out, threads=1, force=True, **self.form).notes
             code = KEPT if any(".kept-" in note for note in notes) else 0
         except (OSError, RefusedError):
             code = 3
@@ -147,18 +147,18 @@ def fail(module: Any, name: str, code: int, number: int) -> None:
 def sweep(place: str, folder: Path, scale: float, chance: random.Random) -> Iterator[tuple[str, str]]:
     mounted, kills, faults = PLACES[place]
     with mounted(folder / "mount") as mount:
-        for face in FACES:
-            inputs, at = folder / face, mount / f"in-{face}"
+        for form in FORMS:
+            inputs, at = folder / form, mount / f"in-{form}"
             inputs.mkdir()
             at.mkdir()
-            job = Job(inputs, at, face)
+            job = Job(inputs, at, form)
             for strike, count in ((killed, kills), (failed, faults)):
-                for number in range(round(count * scale / len(FACES))):
+                for number in range(round(count * scale / len(FORMS))):
                     if number % 2:
                         job.run(1.0)  # an old result to replace
                     elif job.state() != "absent":
                         job.remove()
-                    yield f"{face}{', --force' * (number % 2)}", strike(job, chance, job.state())
+                    yield f"{form}{', --force' * (number % 2)}", strike(job, chance, job.state())
 
 
 def main(scale: float) -> int:

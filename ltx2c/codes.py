@@ -11,7 +11,7 @@ from types import MappingProxyType
 CODES: Mapping[str, str] = MappingProxyType(
     {
         # paths and names
-        "bad-path": "a path that no file can have, or of an ending that cannot be written",
+        "bad-path": "a path that no file can have",
         "bad-url": "a URL that names no object, or of a storage that nobody knows",
         "no-storage": "a URL of a storage whose package is not installed",
         "not-by-url": "a URL where files on this disk are needed",
@@ -23,7 +23,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "empty": "a file of no bytes",
         "not-safetensors": "a file of another format, which is named",
         "header-too-short": "no room for a header's length",
-        "header-length": "a header's length that is impossible or beyond the format's limit",
+        "header-length": "a file's header of an impossible length, or beyond the format's limit",
         "header-json": "a header that is not the JSON that the format asks for",
         "header-utf8": "a header with text that is not UTF-8",
         "duplicate-key": "one key twice in a header or an index",
@@ -80,6 +80,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         # plans
         "base-is-adapter": "a base that is an adapter",
         "shape-mismatch": "a delta of another shape than its target",
+        "halves-mismatch": "a delta whose two factors' products are of two shapes",
         "no-fuse-rule": "a weight of a dtype or layout that nothing is fused into",
         "companion-missing": "a quantised weight without one of its scales",
         "no-layout": "a layout that there is none of by this name",
@@ -112,6 +113,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         # results
         "max-shard-size": "a shard of less than a byte",
         "no-room": "too little room on the file system",
+        "result-header-length": "a result whose header would be beyond the format's limit",
         "output-exists": "something stands where the result is to be",
         "output-busy": "another run writes there",
         "output-lost": "the temporary is not the run's own any more",
@@ -160,9 +162,11 @@ CODES: Mapping[str, str] = MappingProxyType(
         "kernel": "a kernel that is forced and does not run here",
         # the rest
         "out-of-range": "a number that the command does not take",
+        "bad-choice": "a kind or layout of synthetic files that there is not",
         "no-base": "a question that takes a base, without one",
         "nothing-to-plot": "a picture of nothing",
         "no-matplotlib": "a picture without matplotlib",
+        "picture-format": "a picture's name with an ending that cannot be drawn",
         "peft-model": "a model that is not PEFT's",
         "peft-kind": "a PEFT module that is not merged",
         "peft-version": "a PEFT without what is merged by",

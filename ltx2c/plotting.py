@@ -16,9 +16,11 @@ _BLOCKS = re.compile(r"^.*?blocks\.\*\.")
 
 
 def check_plot(path: Path) -> None:
-    """Refuse (``no-matplotlib``, ``bad-path``) before anything is read what could not be drawn."""
+    """Refuse (``no-matplotlib``, ``picture-format``) before anything is read what could not be drawn."""
     if not path.suffix:
-        raise RefusedError(f"{printable(path)}: the picture's name must end in .png, .svg or .pdf", code="bad-path")
+        raise RefusedError(
+            f"{printable(path)}: the picture's name must end in .png, .svg or .pdf", code="picture-format"
+        )
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -37,7 +39,7 @@ def plot_norms(norms: Sequence[DeltaNorm], path: Path, *, adapter: str, base: st
 
     Raises:
         OSError: the picture cannot be written.
-        RefusedError: ``bad-path``: a format that cannot be drawn.
+        RefusedError: ``picture-format``: a format that cannot be drawn.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -63,7 +65,7 @@ def plot_norms(norms: Sequence[DeltaNorm], path: Path, *, adapter: str, base: st
     try:
         figure.savefig(path)
     except ValueError as error:
-        raise RefusedError(f"{printable(path)}: {printable(error)}", code="bad-path") from None
+        raise RefusedError(f"{printable(path)}: {printable(error)}", code="picture-format") from None
 
 
 def _heat_map(

@@ -99,16 +99,17 @@ def synth(
         progress: called after every piece.
 
     Raises:
-        RefusedError: a number out of range, or as ``Destination.check`` says: a file in the way, too little room.
+        RefusedError: ``out-of-range``, ``bad-choice``, or as ``Destination.check`` says: a file in the way, too little
+            room.
         OSError: as the system raised it; neither file is left behind.
     """
     check_options(blocks, rank, seed)
     if kind not in inventory.KIND_TENSORS:
         raise RefusedError(
-            f"kind is one of {', '.join(inventory.KIND_TENSORS)}, not {printable(kind)}", code="out-of-range"
+            f"kind is one of {', '.join(inventory.KIND_TENSORS)}, not {printable(kind)}", code="bad-choice"
         )
     if layout not in BASE_LAYOUTS:
-        raise RefusedError(f"layout is one of {', '.join(BASE_LAYOUTS)}, not {printable(layout)}", code="out-of-range")
+        raise RefusedError(f"layout is one of {', '.join(BASE_LAYOUTS)}, not {printable(layout)}", code="bad-choice")
     files = _files(Path(folder), blocks, rank, kind, layout)
     Path(folder).mkdir(parents=True, exist_ok=True)
     total = sum(file.nbytes for file in files)

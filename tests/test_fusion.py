@@ -246,7 +246,7 @@ def test_refuses_torch_tensors_of_other_values_than_their_memory_holds():
     for tensor, code in (
         (torch.zeros(3, 3, dtype=torch.float8_e4m3fn), "unsupported-dtype"),
         (pairs, "unsupported-dtype"),
-        (pairs.imag, "layout"),  # negated when it is read
+        (pairs.imag, "type"),  # negated when it is read
     ):
         with pytest.raises(RefusedError) as refusal:
             ltx2c.fuse_tensor(tensor, [])

@@ -127,7 +127,7 @@ class _Builder:
             raise RefusedError(
                 f"{self._where}: the halves of LoHa differ: {printable(one.a.key)} gives {list(one.shape)}, "
                 f"{printable(two.a.key)} {list(two.shape)}",
-                code="shape-mismatch",
+                code="halves-mismatch",
             )
         return LoHa(one=one, two=two, **self._common("weight", self._scaling(one.rank)))
 

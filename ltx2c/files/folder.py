@@ -154,7 +154,7 @@ _FACTS = ("st_dev", "st_mode", "st_uid", "st_gid", "st_nlink", "st_size", "st_mt
 
 
 def same_file(one: os.stat_result, other: os.stat_result) -> bool:
-    """Whether two states, taken at one time, one of them of an open file, are of one file.
+    """Whether two statuses, taken at one time, one of them of an open file, are of one file.
 
     The inode says so, but where a file system numbers its files anew every few minutes, as some network ones do. There
     all else must agree: a file made by anybody else differs in its owner, one of another moment in its times. None that
@@ -166,5 +166,5 @@ def same_file(one: os.stat_result, other: os.stat_result) -> bool:
 
 
 def unchanged(before: os.stat_result, now: os.stat_result) -> bool:
-    """Whether two states are of one file that nobody has changed between. A new file may have an old one's inode."""
+    """Whether two statuses are of one file that nobody has changed between. A new file may have an old one's inode."""
     return all(getattr(before, fact) == getattr(now, fact) for fact in _FACTS)

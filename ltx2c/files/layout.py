@@ -128,6 +128,6 @@ def _padded(name: str, text: bytes, like: int) -> bytes:
     if length > MAX_HEADER_BYTES:
         raise RefusedError(
             f"{name}: its header would take {length} bytes, above the format's limit {MAX_HEADER_BYTES}",
-            code="header-length",
+            code="result-header-length",
         )
     return length.to_bytes(PREFIX_BYTES, "little") + text.ljust(length)

@@ -15,7 +15,7 @@ from ltx2c.files.temporaries import ASIDE, is_temporary
 
 
 def leftovers(folder: Folder, out: str) -> Iterator[tuple[str, os.stat_result]]:
-    """The names and states of what may be a run's temporaries of the result ``out``, this moment's runs' too.
+    """The names and statuses of what may be a run's temporaries of the result ``out``, this moment's runs' too.
 
     Raises:
         OSError: as the system says. A folder that cannot be listed holds none.

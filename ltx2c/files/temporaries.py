@@ -153,7 +153,7 @@ class Temporary:
             self.unlocked = error
 
     def status(self) -> os.stat_result:
-        """Its state, whatever name it has."""
+        """Its status, whatever name it has."""
         return os.fstat(self.descriptor)
 
     def is_at(self, name: str) -> bool:

@@ -29,7 +29,7 @@ def aligned(size: int, to: int) -> int:
 
 @dataclass(frozen=True)
 class Bind:
-    """One bind, ready to be carried out.
+    """One bind, ready to be executed.
 
     Attributes:
         in_place: what changes where it lies.

@@ -13,6 +13,7 @@ from refusals import refused
 from tensor_files import pair, weight, write
 
 from ltx2c import Adapter
+from ltx2c.dtypes import FUSIBLE
 from ltx2c.errors import RefusedError
 
 E2E = Path(__file__).parents[1] / "data" / "e2e"
@@ -116,7 +117,14 @@ def test_what_cannot_be_a_factor(tmp_path: Path, side: str, stored: tuple[str, l
         Adapter.open(write(tmp_path / "a.safetensors", tensors))
 
 
-@pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
+def test_halves_of_loha_of_two_shapes(tmp_path: Path) -> None:
+    shapes = {"hada_w1_a": [4, 2], "hada_w1_b": [2, 6], "hada_w2_a": [4, 2], "hada_w2_b": [2, 5]}
+    tensors = {f"x.{role}": ("BF16", shape) for role, shape in shapes.items()}
+    with refused("halves-mismatch", "x.hada_w1_a", "[4, 6]", "[4, 5]"):
+        Adapter.open(write(tmp_path / "a.safetensors", tensors))
+
+
+@pytest.mark.parametrize("dtype", FUSIBLE)
 def test_factors_of_every_allowed_dtype_open(tmp_path: Path, dtype: str) -> None:
     tensors = {"x.lora_A.weight": (dtype, [2, 4]), "x.lora_B.weight": (dtype, [4, 2])}
     assert opened(write(tmp_path / "a.safetensors", tensors)).deltas[0].a.dtype == dtype

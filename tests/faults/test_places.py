@@ -21,7 +21,7 @@ from ltx2c.api import outline_fuse
 from ltx2c.engines import stream as engine
 from ltx2c.engines.report import FuseOutline
 
-FACE = {"file": {}, "folder": {"max_shard_bytes": 20_000}}
+FORM = {"file": {}, "folder": {"max_shard_bytes": 20_000}}
 
 
 class Job:
@@ -98,8 +98,8 @@ def test_file_systems_that_lack_something(
     with mounted_fuse(tmp_path / "mount", *lacks) as mount:
         told = []
         for force in (False, True):
-            for name, face in FACE.items():
-                told.append(job.run(mount / name, force=force, **face))
+            for name, form in FORM.items():
+                told.append(job.run(mount / name, force=force, **form))
         for found, wanted in zip(told, notes, strict=True):
             assert any(wanted in note for note in found) if wanted else not _about_the_place(found), found
 
@@ -109,7 +109,7 @@ def test_a_folder_that_cannot_be_synced(job: Job, tmp_path: Path) -> None:
     with mounted_fuse(tmp_path / "mount", "fsyncdir=EIO") as mount:
         assert "the result is in place" in job.run(mount / "out")[-1]
         with pytest.raises(OSError, match="Input/output error"):
-            job.run(mount / "folder", **FACE["folder"])
+            job.run(mount / "folder", **FORM["folder"])
         assert [*mount.iterdir()] == [mount / "out"]
 
 
@@ -117,8 +117,8 @@ def _about_the_place(notes: tuple[str, ...]) -> bool:
     return any("file system" in note or "in place" in note for note in notes)
 
 
-@pytest.mark.parametrize("face", FACE)
-def test_file_systems_that_cannot_hold_a_result(face: str, job: Job, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", FORM)
+def test_file_systems_that_cannot_hold_a_result(form: str, job: Job, tmp_path: Path) -> None:
     for lacks, code in (
         (("rename", "rename2", "link"), "output-no-rename"),
         (("rename=EPERM", "rename2=EPERM", "link=EPERM"), "output-no-rename"),
@@ -126,18 +126,18 @@ def test_file_systems_that_cannot_hold_a_result(face: str, job: Job, tmp_path: P
         (("sequential",), "output-only-sequential"),
     ):
         with mounted_fuse(tmp_path / "mount", *lacks) as mount:
-            job.refused(code, mount / "out", **FACE[face])
+            job.refused(code, mount / "out", **FORM[form])
         (tmp_path / "mount").rmdir()
 
 
-@pytest.mark.parametrize("face", FACE)
+@pytest.mark.parametrize("form", FORM)
 @pytest.mark.parametrize(
     "mounted", [mounted_ext4, lambda folder: mounted_tmpfs(folder, "size=8M")], ids=["ext4", "tmpfs"]
 )
-def test_usual_file_systems(mounted: Callable[..., object], face: str, job: Job, tmp_path: Path) -> None:
+def test_usual_file_systems(mounted: Callable[..., object], form: str, job: Job, tmp_path: Path) -> None:
     with mounted(tmp_path / "mount") as mount:
         for force in (False, True):
-            assert not _about_the_place(job.run(mount / "out", force=force, **FACE[face]))
+            assert not _about_the_place(job.run(mount / "out", force=force, **FORM[form]))
 
 
 def test_a_file_system_that_knows_no_size(job: Job, tmp_path: Path) -> None:
@@ -166,10 +166,10 @@ def test_what_may_not_change_is_not_replaced(flag: str, job: Job, tmp_path: Path
     finally:
         attribute(f"-{flag}", out)
     folder = tmp_path / "folder"
-    job.run(folder, **FACE["folder"])
+    job.run(folder, **FORM["folder"])
     attribute(f"+{flag}", folder)
     try:
-        job.refused("output-not-replaceable", folder, force=True, **FACE["folder"])
+        job.refused("output-not-replaceable", folder, force=True, **FORM["folder"])
     finally:
         attribute(f"-{flag}", folder)
 
@@ -187,20 +187,20 @@ def test_a_folder_that_only_takes_names(job: Job, tmp_path: Path) -> None:
 def test_anothers_result_in_a_sticky_folder(job: Job, shared_folder: Path) -> None:  # noqa: F811
     out, folder = shared_folder / "out", shared_folder / "folder"
     job.run(out)
-    job.run(folder, **FACE["folder"])
+    job.run(folder, **FORM["folder"])
     shared_folder.chmod(0o1777)
     os.chown(shared_folder, SOMEBODY, -1)
     before = out.read_bytes(), sorted(folder.iterdir())
     job = job.in_reach(shared_folder)
-    for path, face in ((out, "file"), (folder, "folder")):
-        assert as_user(NOBODY, lambda: job.refused("output-not-replaceable", path, force=True, **FACE[face])) == "None"  # noqa: B023
+    for path, form in ((out, "file"), (folder, "folder")):
+        assert as_user(NOBODY, lambda: job.refused("output-not-replaceable", path, force=True, **FORM[form])) == "None"  # noqa: B023
     assert (out.read_bytes(), sorted(folder.iterdir())) == before
     assert "bad" not in as_user(NOBODY, lambda: job.run(shared_folder / "mine"))
     assert (shared_folder / "mine").stat().st_uid == NOBODY
 
 
-@pytest.mark.parametrize("face", FACE)
-def test_a_folder_that_may_be_written_and_not_read(face: str, job: Job, shared_folder: Path) -> None:  # noqa: F811
+@pytest.mark.parametrize("form", FORM)
+def test_a_folder_that_may_be_written_and_not_read(form: str, job: Job, shared_folder: Path) -> None:  # noqa: F811
     blind = shared_folder / "blind"
     blind.mkdir()
     os.chown(blind, NOBODY, NOBODY)
@@ -208,7 +208,7 @@ def test_a_folder_that_may_be_written_and_not_read(face: str, job: Job, shared_f
     job = job.in_reach(shared_folder)
 
     def run() -> object:
-        return ltx2c.fuse_checkpoint(job.base, job.adapters, blind / "out", **FACE[face]).notes
+        return ltx2c.fuse_checkpoint(job.base, job.adapters, blind / "out", **FORM[form]).notes
 
     assert "the result is in place" in as_user(NOBODY, run)
     assert_same(load(blind / "out"), job.wanted)

@@ -77,7 +77,7 @@ def test_a_header_beyond_the_formats_limit_is_refused(tmp_path: Path, monkeypatc
         tight = len(json.dumps({})) + 1000
         monkeypatch.setattr(module, "MAX_HEADER_BYTES", tight)
         assert len(plan_file("out", map(OutputTensor.copy_of, source.tensors.values()), {}).header) <= tight + 8
-        with refused("header-length", "out"):
+        with refused("result-header-length", "out"):
             plan_file("out", map(OutputTensor.copy_of, source.tensors.values()), {"k": "x" * 1000})
 
 
