@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
 from ltx2c.adapters import Adapter
 from ltx2c.adapters.scaling import AlphaMode
 from ltx2c.arithmetic import LTX, arithmetic_named
 from ltx2c.engines.many import Outcome, Target, write_many
+from ltx2c.engines.report import FuseOutline, outline
 from ltx2c.errors import RefusedError
 from ltx2c.files import Checkpoint
 from ltx2c.files.destination import cannot_write
 from ltx2c.files.paths import input_path, place
+from ltx2c.files.places import rehearse_at
 from ltx2c.files.url import AnyPath
+from ltx2c.forecasting import Forecast, Result, forecast
 from ltx2c.plan.block_weights import BlockWeights
 from ltx2c.plan.fuse import plan_sources
 from ltx2c.plan.match import OnUnmatched, check_on_unmatched
@@ -65,35 +69,132 @@ def fuse_many(
     Raises:
         OSError, RefusedError: the base cannot be read or is refused, or an option makes no sense.
     """
-    arithmetic_named(arithmetic)
-    check_on_unmatched(unmatched)
     options = Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant, out_dtype, keep)
     found: dict[OutT, Outcome] = {}
-    with contextlib.ExitStack() as files:
-        checkpoint = (
-            base if isinstance(base, Checkpoint) else files.enter_context(Checkpoint.open(base, variant=variant))
-        )
-        adapters = _Adapters(files, alpha)
-        plans: dict[OutT, OpenedPlan] = {}
-        for out, given in outputs.items():
-            with _kept(found, out):
-                plans[out] = _planned(checkpoint, given, adapters, options)
-        everything = Sources(checkpoint, adapters.opened)
-        checked = _Outputs(everything, force, max_shard_bytes)
+    with _plans(base, outputs, options) as planned:
+        found.update(planned.problems)
+        checked = _Outputs(planned.sources, force, max_shard_bytes)
         targets: dict[OutT, Target] = {}
-        for out, plan in plans.items():
+        for out, plan in planned.plans.items():
             with _kept(found, out):
                 targets[out] = checked.target(plan, out)
         for alike in _alike(targets):
             made = write_many(
-                list(alike.values()), everything, threads=threads, allow_nonfinite=allow_nonfinite, progress=progress
+                list(alike.values()),
+                planned.sources,
+                threads=threads,
+                allow_nonfinite=allow_nonfinite,
+                progress=progress,
             )
             found.update(zip(alike, made, strict=True))
     return {out: found[out] for out in outputs}
 
 
+def outline_many(
+    base: BaseArgument,
+    outputs: Mapping[OutT, Sequence[AdapterArgument]],
+    *,
+    arithmetic: str = LTX.name,
+    threads: int | None = None,
+    unmatched: OnUnmatched = "error",
+    nvfp4_scales: str | None = None,
+    alpha: AlphaMode = "stated",
+    block_weights: BlockWeights = (),
+    variant: str | None = None,
+    out_dtype: str | None = None,
+    keep: Sequence[str] = (),
+    force: bool = False,
+    max_shard_bytes: int | None = None,
+) -> dict[OutT, FuseOutline | RefusedError | OSError]:
+    """Say what ``fuse_many`` would do for each result, and leave nothing. Takes, returns and raises what that does.
+
+    Whether a result can be put in place is tried, as by ``fuse --dry-run``.
+    """
+    options = Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant, out_dtype, keep)
+    found: dict[OutT, FuseOutline | RefusedError | OSError] = {}
+    with _plans(base, outputs, options) as planned:
+        found.update(planned.problems)
+        checked = _Outputs(planned.sources, force, max_shard_bytes)
+        for out, plan in planned.plans.items():
+            with _kept(found, out):
+                target = checked.target(plan, out)
+                notes = (*target.notes, *rehearse_at(target.destination))
+                known = outline(plan.plan, target.destination.path, threads)
+                found[out] = replace(known, notes=(*known.notes, *notes))
+    return {out: found[out] for out in outputs}
+
+
+def forecast_many(
+    base: BaseArgument,
+    outputs: Mapping[OutT, Sequence[AdapterArgument]],
+    *,
+    workers: int,
+    network: float,
+    storage: float,
+    arithmetic: str = LTX.name,
+    threads: int | None = None,
+    unmatched: OnUnmatched = "error",
+    nvfp4_scales: str | None = None,
+    alpha: AlphaMode = "stated",
+    block_weights: BlockWeights = (),
+    variant: str | None = None,
+    out_dtype: str | None = None,
+    keep: Sequence[str] = (),
+    max_shard_bytes: int | None = None,
+) -> Forecast:
+    """Say how long a cluster of workers like this machine would take for several results, each a job in units.
+
+    Where they go is not looked at: that may be a place that only the cluster sees.
+
+    Args:
+        workers, network, storage: as for ``ltx2c.forecasting.forecast``; bytes per second.
+        base, outputs, arithmetic, threads, unmatched, nvfp4_scales, alpha, block_weights, variant, out_dtype, keep,
+            max_shard_bytes: as for ``fuse_many``; threads of each worker.
+
+    Raises:
+        OSError, RefusedError: of the base, of any result, or of a number that is not positive.
+    """
+    options = Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant, out_dtype, keep)
+    form = OutputForm(max_shard_bytes)
+    with _plans(base, outputs, options) as planned:
+        for problem in planned.problems.values():
+            raise problem
+        results = [Result(plan, form.lay_out(plan)) for plan in planned.plans.values()]
+        return forecast(results, workers=workers, network=network, storage=storage, threads=threads)
+
+
+@dataclass
+class _Planned(Generic[OutT]):
+    """What several results are made from, open, and their plans; what went wrong with others."""
+
+    sources: Sources
+    plans: dict[OutT, OpenedPlan]
+    problems: dict[OutT, RefusedError | OSError]
+
+
 @contextlib.contextmanager
-def _kept(found: dict[OutT, Outcome], out: OutT) -> Iterator[None]:
+def _plans(
+    base: BaseArgument, outputs: Mapping[OutT, Sequence[AdapterArgument]], options: Options
+) -> Iterator[_Planned[OutT]]:
+    arithmetic_named(options.arithmetic)
+    check_on_unmatched(options.unmatched)
+    with contextlib.ExitStack() as files:
+        checkpoint = (
+            base
+            if isinstance(base, Checkpoint)
+            else files.enter_context(Checkpoint.open(base, variant=options.variant))
+        )
+        adapters = _Adapters(files, options.alpha)
+        plans: dict[OutT, OpenedPlan] = {}
+        problems: dict[OutT, RefusedError | OSError] = {}
+        for out, given in outputs.items():
+            with _kept(problems, out):
+                plans[out] = _planned(checkpoint, given, adapters, options)
+        yield _Planned(Sources(checkpoint, adapters.opened), plans, problems)
+
+
+@contextlib.contextmanager
+def _kept(found: MutableMapping[OutT, Any], out: OutT) -> Iterator[None]:
     """Keep what goes wrong in the block as what became of a result."""
     try:
         yield

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> Result:
     }
     if args.dry_run:
         planned = api.outline_fuse(*inputs, **given)
-        return Result(planned.as_json(), "\n".join(_outline_lines(planned)))
+        return Result(planned.as_json(), "\n".join(outline_lines(planned)))
     with progress.bar("fuse", args) as report:
         done = api.fuse_checkpoint(
             *inputs,
@@ -103,7 +103,8 @@ def summary(report: FuseReport) -> list[str]:
     ]
 
 
-def _outline_lines(plan: FuseOutline) -> list[str]:
+def outline_lines(plan: FuseOutline) -> list[str]:
+    """What would be written, from what."""
     fused, kept = plan.tensors_fused, plan.tensors - plan.tensors_fused
     return [
         f"{printable(plan.out)}: {count(plan.tensors, 'tensor')}, {fused:,} would be fused and {kept:,} kept",

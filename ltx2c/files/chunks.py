@@ -17,8 +17,8 @@ from concurrent.futures import Future
 from ltx2c.crew import Crew
 
 CHUNK_BYTES = 4 << 20
-IN_FLIGHT = 12
-KEPT = 32  # chunks, of all objects of a process
+IN_FLIGHT = 24
+KEPT = 40  # chunks, of all objects of a process
 
 Fetch = Callable[[int, int], bytes]
 """Gives an object's bytes from ``begin`` to ``end``."""

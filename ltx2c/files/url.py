@@ -23,6 +23,9 @@ _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
 # What pip installs for a storage; for others fsspec says what it lacks.
 _EXTRAS = {"s3": "ltx2c[s3]", "s3a": "ltx2c[s3]", "gs": "ltx2c[gs]", "gcs": "ltx2c[gs]"}
 
+# To S3: what is under way at once, to read and to write, and a few for questions. By itself botocore opens 10.
+CONNECTIONS = 32
+
 # What a storage calls the version of an object's content, the best first. Generations never return; an ETag does with
 # the same content.
 _VERSIONS = ("generation", "ETag", "etag")
@@ -110,9 +113,10 @@ class Url:
             from fsspec.core import url_to_fs
         except ImportError:
             raise RefusedError(missing, code="no-storage") from None
+        options = {"config_kwargs": {"max_pool_connections": CONNECTIONS}} if self.scheme in ("s3", "s3a") else {}
         with about(self):
             try:
-                return Place(*url_to_fs(self.text, use_listings_cache=False))
+                return Place(*url_to_fs(self.text, use_listings_cache=False, **options))
             except ImportError as error:
                 said = "" if package != "fsspec" else f" ({printable(error)})"
                 raise RefusedError(f"{missing}{said}", code="no-storage") from None
