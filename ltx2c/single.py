@@ -73,7 +73,7 @@ def write_single(plan: OpenedPlan, out: StrPath, options: WriteOptions) -> FuseR
             digests.take(request.inputs)
         if stands(out, request, laid_out.layout, force=options.force):
             tracker.advance(plan.plan.bytes_written, plan.plan.macs)
-            return _reused(plan, out, laid_out.layout, began, digests=digests, threads=options.threads)
+            return _reused(plan, out, laid_out.layout, began, digests=digests, options=options)
     form = replace(form, card=options.card)
     laid_out = laid_out.again(plan, form)
     left = HiddenJobs(out)
@@ -171,7 +171,8 @@ def _write_beside(path: Path, text: bytes) -> tuple[str, ...]:
             write_small_file(staged.file(path.name), text)
             publish(staged)
     except (OSError, RefusedError) as error:
-        return (f"no card is written: {printable(error)}",)
+        stands = isinstance(error, RefusedError) and error.code == "output-exists"  # and --force would not replace it
+        return (f"no card is written: {f'{printable(path)} stands there' if stands else printable(error)}",)
     return ()
 
 
@@ -200,9 +201,12 @@ def _reused(
     began: float,
     *,
     digests: Digests | None,
-    threads: int | None,
+    options: WriteOptions,
 ) -> FuseReport:
     path = place(out)
+    card = (path if layout.is_folder else path.parent) / CARD_NAME
+    notes = ("no card is written: the result is reused as it is",) if options.card and not card.exists() else ()
     known = _digests(digests, path, layout) if digests else {}
-    told = vars(outline(plan.plan, path, threads, known)) | {"reused": True}
-    return FuseReport(**told, nonfinite={}, seconds=time.perf_counter() - began)
+    told = vars(outline(plan.plan, path, options.threads, known)) | {"reused": True}
+    report = FuseReport(**told, nonfinite={}, seconds=time.perf_counter() - began)
+    return replace(report, notes=(*report.notes, *notes))

@@ -58,7 +58,8 @@ def test_beside_a_file_and_never_over_one(tmp_path: Path, capsys: pytest.Capture
     assert front(card) and sorted(path.name for path in out.parent.iterdir()) == ["README.md", "fused.safetensors"]
     card.write_text("mine")
     assert main([*words, "--force"]) == 0
-    assert "no card is written" in capsys.readouterr().out and card.read_text() == "mine"
+    told = capsys.readouterr().out
+    assert f"no card is written: {card} stands there" in told and "--force" not in told and card.read_text() == "mine"
 
 
 def test_the_bases_own_card_comes_along_and_stays(tmp_path: Path) -> None:
@@ -76,3 +77,19 @@ def test_a_card_is_no_part_of_the_request(tmp_path: Path, monkeypatch: pytest.Mo
     for card in (True, False):
         report = ltx2c.fuse_checkpoint(base, [(lora, 0.8)], tmp_path / "out", card=card, reuse=True)
     assert report.reused and (tmp_path / "out" / "README.md").exists()
+
+
+def test_where_the_result_is_reused_no_card_is_added_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    base, adapters, _ = small_model(tmp_path)
+    folder = component(tmp_path / "in", transformer())
+    lora, _ = make_adapter(tmp_path / "lora.safetensors")
+    (tmp_path / "to").mkdir()
+    for given in ((base, adapters, tmp_path / "to" / "out.safetensors"), (folder, [(lora, 0.8)], tmp_path / "out")):
+        ltx2c.fuse_checkpoint(*given, reuse=True)
+        (note,) = (one for one in ltx2c.fuse_checkpoint(*given, reuse=True, card=True).notes if "card" in one)
+        assert note == "no card is written: the result is reused as it is"
+        ((given[2] if given[2].is_dir() else given[2].parent) / "README.md").write_text("a card")
+        assert not any("card" in one for one in ltx2c.fuse_checkpoint(*given, reuse=True, card=True).notes)

@@ -239,3 +239,11 @@ def test_the_result_is_not_copied_into_itself(tmp_path: Path) -> None:
     for _ in range(2):
         ltx2c.fuse_checkpoint(base, [(lora, 0.8)], base / "out", force=True)
         assert tree(base / "out").keys() == before
+
+
+def test_a_repository_of_a_cache_given_as_a_folder_is_refused_with_its_hub_name(tmp_path: Path) -> None:
+    in_a_cache(pipeline(tmp_path / "in"), tmp_path / "cache", "org/some-model")
+    lora, _ = make_adapter(tmp_path / "lora.safetensors")
+    repository = tmp_path / "cache" / "models--org--some-model"
+    with refused("no-checkpoint", repository, "give hf://org/some-model, or one of its snapshots"):
+        ltx2c.fuse_checkpoint(repository, [(lora, 0.8)], tmp_path / "out")

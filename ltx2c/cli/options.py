@@ -135,7 +135,9 @@ def add_allow_nonfinite(parser: argparse.ArgumentParser) -> None:
 def add_variant(parser: argparse.ArgumentParser) -> None:
     """``--variant NAME``."""
     parser.add_argument(
-        "--variant", metavar="NAME", help="which weights of the folder BASE, where it holds several, such as fp16"
+        "--variant",
+        metavar="NAME",
+        help="which weights of the folder BASE, where it holds several, such as fp16; '' for those of no variant",
     )
 
 

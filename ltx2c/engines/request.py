@@ -101,7 +101,7 @@ class Request:
         except RefusedError as error:
             return str(error)
         if told is None:
-            return "it does not say by which request it was made"
+            return "it does not say by which request it was made, as what is made with --reuse does"
         return None if told == self.sha256 else "it was made by another request"
 
     def _is_copy(self, path: Path, sibling: Sibling) -> bool:

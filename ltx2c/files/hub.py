@@ -43,6 +43,12 @@ def is_hub_name(given: str | os.PathLike[str]) -> bool:
     return os.fspath(given).startswith(SCHEME[:-1])
 
 
+def repository_of(folder_name: str) -> str | None:
+    """The repository ``ORG/REPO`` that a cache keeps in a folder of this name; None where it is no such name."""
+    match = re.fullmatch(rf"models--({_NAME}?)--({_NAME})", folder_name)
+    return f"{match[1]}/{match[2]}" if match else None
+
+
 def parse_hub_name(given: str) -> HubName:
     """Take a hub name apart. A revision with a slash is written with ``%2F``, as ``HfFileSystem`` does.
 

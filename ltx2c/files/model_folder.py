@@ -10,6 +10,7 @@ import re
 from typing import NamedTuple, NoReturn
 
 from ltx2c.errors import RefusedError, printable
+from ltx2c.files.hub import repository_of
 from ltx2c.files.index import is_index_name, is_side_file, split_index_name
 from ltx2c.files.url import AnyPath
 
@@ -85,7 +86,13 @@ def find_weights(folder: AnyPath, variant: str | None = None, *, or_plain: bool 
     else:
         chosen = found
     if not chosen:
-        _refuse(folder, "holds no .safetensors file", "no-checkpoint")
+        repository = repository_of(folder.name)
+        hint = (
+            f", but is a repository of a hub's cache: give hf://{repository}, or one of its snapshots"
+            if repository
+            else ""
+        )
+        _refuse(folder, f"holds no .safetensors file{hint}", "no-checkpoint")
     if len(chosen) > 1:
         if is_index_name(chosen[0].path.name):
             _refuse(folder, f"holds several indexes, {_named(chosen)}: give the path of one", "several-indexes")
