@@ -86,6 +86,14 @@ static void T(pack_b_wide)(uint32_t *to, const char *row, ltx2c_dtype dtype, siz
 
 /* ---- Chain over terms -------------------------------------------------------------------------------------------- */
 
+/* 2 * lanes columns of a full term, NaNs canonical. */
+LTX2C_INLINE void T(get_full)(ltx2c_dtype dtype, const char *from, V(vector) *even, V(vector) *odd) {
+    T(get)(dtype, from, even, odd);
+    if (dtype == LTX2C_BF16) return; /* whose NaNs have what rounding asks of them */
+    *even = V(canonical)(*even);
+    *odd = V(canonical)(*odd);
+}
+
 /* A full term's values in the place of a product. */
 LTX2C_INLINE void T(full)(const int rows, const ltx2c_factors *f, size_t panel, V(tile) sum) {
     const size_t bytes = 2 * V(lanes) * ltx2c_itemsize(f->full_dtype);
@@ -93,11 +101,8 @@ LTX2C_INLINE void T(full)(const int rows, const ltx2c_factors *f, size_t panel, 
     LTX2C_UNROLL
     for (int r = 0; r < rows; r++) {
         LTX2C_UNROLL
-        for (int v = 0; v < V(vectors); v += 2) {
-            T(get)(f->full_dtype, from + r * f->full_stride + v / 2 * bytes, &sum[r][v], &sum[r][v + 1]);
-            sum[r][v] = V(canonical)(sum[r][v]);
-            sum[r][v + 1] = V(canonical)(sum[r][v + 1]);
-        }
+        for (int v = 0; v < V(vectors); v += 2)
+            T(get_full)(f->full_dtype, from + r * f->full_stride + v / 2 * bytes, &sum[r][v], &sum[r][v + 1]);
     }
 }
 
@@ -247,6 +252,98 @@ LTX2C_INLINE uint64_t T(plain_tile)(const int rows, const ltx2c_strip *s, size_t
 }
 #endif
 
+/* ---- Full terms alone -------------------------------------------------------------------------------------------- */
+
+LTX2C_INLINE void T(scale_pair)(V(vector) pair[2], float strength) {
+    pair[0] = V(mul)(V(splat)(strength), pair[0]);
+    pair[1] = V(mul)(V(splat)(strength), pair[1]);
+}
+
+LTX2C_INLINE void T(add_pair)(V(vector) pair[2], const V(vector) more[2]) {
+    pair[0] = V(add)(more[0], pair[0]);
+    pair[1] = V(add)(more[1], pair[1]);
+}
+
+LTX2C_INLINE void T(round_pair)(V(vector) pair[2]) {
+    pair[0] = V(round)(pair[0]);
+    pair[1] = V(round)(pair[1]);
+}
+
+LTX2C_INLINE const char *T(full_at)(const ltx2c_factors *f, size_t row, size_t at) {
+    return f->full + (ptrdiff_t)row * f->full_stride + at * 2 * V(lanes) * ltx2c_itemsize(f->full_dtype);
+}
+
+/* 2 * lanes columns of a row, from the `at`-th such on: the same steps as a tile's, on two vectors. `alone`: there is one
+ * term, of this dtype. */
+LTX2C_INLINE uint64_t T(full_pair)(const ltx2c_strip *s, const ltx2c_factors *first, const int alone, const char *weight,
+                                   char *out, size_t row, size_t at) {
+    V(vector) sum[2], stored[2];
+    T(get)(s->dtype, weight, &stored[0], &stored[1]);
+    T(get_full)(first->full_dtype, T(full_at)(first, row, at), &sum[0], &sum[1]);
+    T(scale_pair)(sum, first->strength);
+    if (s->arithmetic == LTX2C_ARITHMETIC_F32)
+        T(add_pair)(sum, stored);
+    else
+        T(round_pair)(sum);
+    for (size_t t = 1; !alone && t < s->term_count; t++) {
+        const ltx2c_factors *f = &s->terms[t];
+        V(vector) term[2];
+        T(get_full)(f->full_dtype, T(full_at)(f, row, at), &term[0], &term[1]);
+        T(scale_pair)(term, f->strength);
+        T(add_pair)(sum, term);
+        if (s->arithmetic != LTX2C_ARITHMETIC_F32) T(round_pair)(sum);
+    }
+    if (s->arithmetic != LTX2C_ARITHMETIC_F32) T(add_pair)(sum, stored);
+    if (s->arithmetic != LTX2C_ARITHMETIC_LTX || s->dtype != LTX2C_BF16) {
+        sum[0] = V(canonical)(sum[0]);
+        sum[1] = V(canonical)(sum[1]);
+    }
+    if (s->arithmetic == LTX2C_ARITHMETIC_LTX && s->dtype != LTX2C_BF16) T(round_pair)(sum);
+    ltx2c_doubt doubt, *end = T(put)(s->dtype, out, weight, sum[0], sum[1], &doubt);
+    return __builtin_expect(end == &doubt, 1) ? 0 : ltx2c_settle(&doubt, end, 2 * V(lanes), s->dtype);
+}
+
+/* The strip and its first term are copies: what a kernel stores cannot change them, so they stay in registers. */
+LTX2C_INLINE uint64_t T(full_rows)(const ltx2c_strip s, const ltx2c_factors first, const int alone) {
+    const size_t pairs = (s.last - s.first) * (V(vectors) / 2), bytes = 2 * V(lanes) * ltx2c_itemsize(s.dtype);
+    uint64_t nonfinite = 0;
+    for (size_t row = 0; row < s.rows; row++) {
+        const char *weight = s.weight + (ptrdiff_t)row * s.weight_stride;
+        char *out = s.out + (ptrdiff_t)row * s.out_stride;
+        for (size_t at = 0; at < pairs; at++)
+            nonfinite += T(full_pair)(&s, &first, alone, weight + at * bytes, out + at * bytes, row, at);
+    }
+    return nonfinite;
+}
+
+LTX2C_APART uint64_t T(any_full_rows)(const ltx2c_strip *s) { return T(full_rows)(*s, *s->terms, 0); }
+
+/* One term of a dtype known, into a bf16 weight. */
+LTX2C_INLINE uint64_t T(full_rows_of)(const ltx2c_strip *s, const ltx2c_dtype full_dtype) {
+    ltx2c_strip strip = *s;
+    ltx2c_factors first = *s->terms;
+    strip.dtype = LTX2C_BF16;
+    strip.arithmetic = LTX2C_ARITHMETIC_LTX;
+    first.full_dtype = full_dtype;
+    return T(full_rows)(strip, first, 1);
+}
+
+/* No product wants the registers: row by row, as the values lie in memory. One term, into a bf16 weight, is what there
+ * is most of. */
+LTX2C_APART uint64_t T(full_strip)(const ltx2c_strip *s) {
+    if (s->term_count > 1 || s->dtype != LTX2C_BF16 || s->arithmetic != LTX2C_ARITHMETIC_LTX)
+        return T(any_full_rows)(s);
+    if (s->terms->full_dtype == LTX2C_BF16) return T(full_rows_of)(s, LTX2C_BF16);
+    if (s->terms->full_dtype == LTX2C_F32) return T(full_rows_of)(s, LTX2C_F32);
+    return T(full_rows_of)(s, LTX2C_F16);
+}
+
+LTX2C_INLINE int T(only_full)(const ltx2c_strip *s) {
+    for (size_t t = 0; t < s->term_count; t++)
+        if (!s->terms[t].full) return 0;
+    return 1;
+}
+
 /* ---- Strips ------------------------------------------------------------------------------------------------------ */
 
 typedef uint64_t T(tile_function)(const ltx2c_strip *s, size_t p, char *out, const char *weight);
@@ -284,7 +381,7 @@ LTX2C_ROWS(6)
 static uint64_t T(strip_by_rows)(const ltx2c_strip *s) {
     static uint64_t (*const by_rows[])(const ltx2c_strip *) = {T(rows_1), T(rows_2), T(rows_3),
                                                                T(rows_4), T(rows_5), T(rows_6)};
-    return by_rows[s->rows - 1](s);
+    return T(only_full)(s) ? T(full_strip)(s) : by_rows[s->rows - 1](s);
 }
 
 #undef T
