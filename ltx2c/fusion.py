@@ -15,7 +15,7 @@ from ltx2c.crew import current_stop
 from ltx2c.errors import RefusedError
 from ltx2c.overlaps import Use, find_race, same_memory, shares_memory
 from ltx2c.strength import check_strength
-from ltx2c.terms import FullTerm, Term
+from ltx2c.terms import FullTerm, KernelTerm, KroneckerTerm, Term
 from ltx2c.threads import resolve_threads
 
 __all__ = ["FullTerm", "Job", "Term", "fuse_jobs", "fuse_tensor", "fuse_tensors"]
@@ -33,14 +33,15 @@ class Job(NamedTuple):
     """One weight of a list: ``out = weight + the terms' delta``; ``out`` may be the weight itself."""
 
     weight: Array
-    terms: Sequence[Term]
+    terms: Sequence[KernelTerm]
     out: Array
     arithmetic: Arithmetic = LTX
 
     @property
     def macs(self) -> int:
         """Multiply-adds: of its products, and one per value of a full term."""
-        return sum(self.weight.size * (1 if isinstance(term, FullTerm) else term[0].shape[0]) for term in self.terms)
+        full = FullTerm | KroneckerTerm
+        return sum(self.weight.size * (1 if isinstance(term, full) else term[0].shape[0]) for term in self.terms)
 
 
 def fuse_tensor(
@@ -157,10 +158,12 @@ def _run(jobs: list[Job], kernel: str, threads: int) -> list[int]:
     return [next(counts) if job.terms and job.weight.size else 0 for job in jobs]
 
 
-def _add_term(structures: kernels.Jobs, term: Term) -> None:
+def _add_term(structures: kernels.Jobs, term: KernelTerm) -> None:
     if isinstance(term, FullTerm):
         d = _rows_adjacent(term.d)
         structures.add_full_term(_bytes(d), KERNEL_DTYPES[d.dtype], term.strength)
+    elif isinstance(term, KroneckerTerm):
+        structures.add_kronecker_term(*term)
     else:
         a, b = _rows_adjacent(term[0]), _rows_adjacent(term[1])
         structures.add_term(_bytes(a), KERNEL_DTYPES[a.dtype], _bytes(b), KERNEL_DTYPES[b.dtype], term[2])
@@ -261,7 +264,6 @@ def race_among(jobs: Sequence[Job]) -> tuple[Use, Use] | None:
 
 
 def _uses(index: int, job: Job) -> list[Use]:
-    arrays = (array for term in job.terms for array in term[:-1])
-    factors = [Use(index, array, False) for array in arrays]
+    factors = [Use(index, part, False) for term in job.terms for part in term if isinstance(part, np.ndarray)]
     read = [] if same_memory(job.weight, job.out) else [Use(index, job.weight, False)]
     return [Use(index, job.out, True), *read, *factors]

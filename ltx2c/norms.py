@@ -16,7 +16,7 @@ from ltx2c.arithmetic import F32
 from ltx2c.files import Checkpoint, StoredTensor
 from ltx2c.layouts import detect
 from ltx2c.plan.match import Matches, Placed
-from ltx2c.terms import FullTerm
+from ltx2c.terms import FullTerm, KernelTerm, KroneckerTerm
 from ltx2c.threads import resolve_threads
 
 Array = npt.NDArray[Any]
@@ -73,8 +73,20 @@ def _squares(placed: Placed) -> float:
     step = end if isinstance(delta, LowRank) else _ROWS  # a pair is never multiplied out
     for row in range(begin, end, step):
         for term in loaded.terms(strength, slice(row, min(end, row + step)), threads=None):
-            total += _squares_of_full(term) if isinstance(term, FullTerm) else _squares_of_pair(*term)
+            total += _squares_of_term(term, min(end, row + step) - row)
     return total
+
+
+def _squares_of_term(term: KernelTerm, rows: int) -> float:
+    if isinstance(term, KroneckerTerm):
+        return _squares_of_kronecker(term, rows)
+    return _squares_of_full(term) if isinstance(term, FullTerm) else _squares_of_pair(*term)
+
+
+def _squares_of_kronecker(term: KroneckerTerm, rows: int) -> float:
+    """Of a row, the product of both sides'."""
+    one, two = (np.square(side, dtype=np.float64).sum(axis=1) for side in (term.one, term.two))
+    return float(np.outer(one, two).ravel()[term.first : term.first + rows].sum()) * term.strength**2
 
 
 def _squares_of_full(term: FullTerm) -> float:

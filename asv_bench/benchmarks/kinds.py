@@ -1,7 +1,8 @@
 """Deltas that are more than plain LoRA, over the weights of one block of LTX-2.5, in memory.
 
-``track_share_of_floor`` says how near a fuse comes to what its arithmetic or its bytes allow, whichever is slower: the
-rates of plain LoRA and of copying are measured in the same process (``ltx2c.rates``).
+``track_share_of_floor`` says how near a fuse comes to what its arithmetic or its bytes allow, whichever is slower, all
+measured in the same process. Bytes: a copy of as many (``ltx2c.rates``). Arithmetic of products: plain LoRA's rate; of
+a difference that is entered value by value: the kernel's own steps (scale, round, add, round) on rows that stay in L1.
 """
 
 from __future__ import annotations
@@ -10,10 +11,28 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import numpy as np
+from ml_dtypes import bfloat16
+from numpy.lib.stride_tricks import as_strided
+
 from .measuring import best_seconds
 
 KINDS = ("lora", "loha", "lokr", "dora", "diff")
+BY_VALUE = ("lokr", "diff")
 RANK = 64
+
+
+def _seconds_per_value() -> float:
+    """Of entering a difference in float32 into a bf16 weight: one row of 2 kB, again and again."""
+    from ltx2c.fusion import Job, fuse_jobs
+    from ltx2c.terms import FullTerm
+
+    weight, d = (
+        as_strided(np.zeros(1024, dtype), (4096, 1024), (0, np.dtype(dtype).itemsize))
+        for dtype in (bfloat16, np.float32)
+    )
+    jobs = [Job(weight, [FullTerm(d, 0.8)], weight)]
+    return best_seconds(lambda: fuse_jobs(jobs, threads=1)) / weight.size
 
 
 class Kinds:
@@ -63,7 +82,10 @@ class Kinds:
         from ltx2c.rates import measure_rates
 
         rates = measure_rates(threads=1)
-        floor = max(2 * self.cost.macs / rates.flops, max(self.cost.bytes_read, self.cost.bytes_written) / rates.bytes)
+        arithmetic = 2 * self.cost.macs / rates.flops
+        if kind in BY_VALUE:
+            arithmetic = sum(rows.values.size for rows in self.weights) * _seconds_per_value()
+        floor = max(arithmetic, max(self.cost.bytes_read, self.cost.bytes_written) / rates.bytes)
         return floor / best_seconds(self.fuse)
 
     track_gigabytes.unit = "GB/s"  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ltx2c.adapters.deltas import LoadedDelta
-from ltx2c.adapters.deltas.delta import Array, Difference, KernelTerm
+from ltx2c.adapters.deltas.delta import Array, Difference
 from ltx2c.adapters.deltas.lowrank import LoadedPair
 from ltx2c.arithmetic import F32
 from ltx2c.engines.rows import Loaded
@@ -17,7 +17,7 @@ from ltx2c.engines.weights import Load, Place, WeightInWork, Work
 from ltx2c.errors import RefusedError
 from ltx2c.fusion import Job, fuse_jobs
 from ltx2c.plan import Deltas
-from ltx2c.terms import FullTerm
+from ltx2c.terms import FullTerm, KernelTerm, KroneckerTerm
 
 
 class JointWeight(WeightInWork):
@@ -138,7 +138,7 @@ class _Product:
 
 def _product(pair: Difference, rows: slice | None, threads: int | None) -> Array:
     (term,) = pair.terms(1.0, rows, threads=threads)
-    assert not isinstance(term, FullTerm)
+    assert not isinstance(term, FullTerm | KroneckerTerm)
     a, b, _ = term
     out = np.full((b.shape[0], a.shape[1]), -0.0, np.float32)  # what changes no sum, not even one of -0.0
     fuse_jobs([Job(out, [term], out, F32)], threads=threads)

@@ -17,7 +17,7 @@ from ltx2c.fusion import Job, fuse_jobs
 from ltx2c.kernels import codecs
 from ltx2c.kernels.elementwise import store
 from ltx2c.plan.plan import AppliedDelta
-from ltx2c.terms import FullTerm, Term
+from ltx2c.terms import FullTerm, KernelTerm
 from ltx2c.threads import resolve_threads
 
 Array = npt.NDArray[Any]
@@ -84,7 +84,7 @@ class _Range(NamedTuple):
         """Whether there is more to do than the kernels do, which is done before the next range is looked at."""
         return self.last.replaces or self.last.lengths is not None or any(one.delta.computed for one in self.deltas)
 
-    def terms(self, threads: int) -> list[Term]:
+    def terms(self, threads: int) -> list[KernelTerm]:
         """What enters these rows."""
         end = self.begin + len(self.target)
         return [term for one in self.deltas for term in _terms(one, self.begin, end, threads)]
@@ -114,7 +114,7 @@ def _fuse_alone(some: _Range, threads: int, arithmetic: Arithmetic) -> int:
     return _store(target, wide, arithmetic.rounds_sum, threads)
 
 
-def _only_values(terms: Sequence[Term]) -> Array:
+def _only_values(terms: Sequence[KernelTerm]) -> Array:
     (term,) = terms
     assert isinstance(term, FullTerm)
     values: Array = term.d
@@ -140,7 +140,7 @@ def _span(applied: AppliedDelta, first: int, last: int) -> tuple[int, int]:
     return min(max(begin, first), last), max(min(end, last), first)
 
 
-def _terms(one: Loaded, begin: int, end: int, threads: int) -> Sequence[Term]:
+def _terms(one: Loaded, begin: int, end: int, threads: int) -> Sequence[KernelTerm]:
     shift = (one.applied.rows or (0, 0))[0] - one.applied.at
     return one.delta.terms(one.applied.effective_strength, slice(begin + shift, end + shift), threads=threads)
 

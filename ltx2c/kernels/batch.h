@@ -3,6 +3,7 @@
 #define LTX2C_BATCH_H
 
 #include "core.h"
+#include "made.h"
 #include "workspace.h"
 #ifdef LTX2C_SABOTAGE
 #include "sabotage.h"
@@ -37,6 +38,7 @@ typedef struct ltx2c_worker {
     ltx2c_range *b_range;   /* [tile][term] */
     ltx2c_factors *factors; /* [term] */
     char *edge;             /* a tile at the right edge: of the weight, and of each full term */
+    float *made;            /* [term][row of a tile][LTX2C_MADE], of full terms that are made */
 } ltx2c_worker;
 
 LTX2C_INLINE size_t ltx2c_ceil(size_t count, size_t size) { return (count + size - 1) / size; }
@@ -45,7 +47,7 @@ LTX2C_INLINE size_t ltx2c_max(size_t a, size_t b) { return a > b ? a : b; }
 
 /* Whether a term of low rank is packed as f32: under F32, factors that bf16 does not hold. */
 LTX2C_INLINE int ltx2c_is_wide(const ltx2c_job *job, const ltx2c_term *term) {
-    return job->arithmetic == LTX2C_ARITHMETIC_F32 && !term->full.data &&
+    return job->arithmetic == LTX2C_ARITHMETIC_F32 && !ltx2c_is_full(term) &&
            (term->a.dtype != LTX2C_BF16 || term->b.dtype != LTX2C_BF16);
 }
 
@@ -55,16 +57,23 @@ LTX2C_INLINE size_t ltx2c_pair(const ltx2c_kernel *kernel, const ltx2c_job *job,
 
 /* Words of a column of A, none in a full term. */
 LTX2C_INLINE size_t ltx2c_depth(const ltx2c_kernel *kernel, const ltx2c_job *job, const ltx2c_term *term) {
-    return term->full.data ? 0 : ltx2c_ceil(term->rank, ltx2c_pair(kernel, job, term));
+    return ltx2c_is_full(term) ? 0 : ltx2c_ceil(term->rank, ltx2c_pair(kernel, job, term));
 }
 
 LTX2C_INLINE size_t ltx2c_b_stride(const ltx2c_kernel *kernel, const ltx2c_job *job, const ltx2c_term *term) {
-    return term->full.data ? 0 : ltx2c_ceil(term->rank, 32) * 32 / ltx2c_pair(kernel, job, term);
+    return ltx2c_is_full(term) ? 0 : ltx2c_ceil(term->rank, 32) * 32 / ltx2c_pair(kernel, job, term);
 }
 
 /* Of a tile, whatever its dtype. */
 LTX2C_INLINE size_t ltx2c_edge_bytes(const ltx2c_kernel *kernel) {
     return kernel->rows * kernel->panel * sizeof(float);
+}
+
+/* Whether some term's values are made strip by strip. */
+LTX2C_INLINE int ltx2c_makes(const ltx2c_job *job) {
+    for (size_t t = 0; t < job->term_count; t++)
+        if (job->terms[t].kronecker.one) return 1;
+    return 0;
 }
 
 /* Panels of a unit, which a thread packs at a time. */
@@ -171,13 +180,14 @@ static void ltx2c_carve_ring(ltx2c_batch *batch, uintptr_t *at) {
 }
 
 static void ltx2c_carve_workers(ltx2c_batch *batch, uintptr_t *at) {
-    size_t a = 0, b = 0, tiles = 0, terms = 0;
+    size_t a = 0, b = 0, tiles = 0, terms = 0, made = 0;
     for (size_t i = 0; i < batch->slab_count; i++) {
         const ltx2c_slab *slab = &batch->slabs[i];
         if (slab->row_blocks == 1) a = ltx2c_max(a, slab->block_panels * slab->a_words);
         b = ltx2c_max(b, slab->block_rows * slab->b_words);
         tiles = ltx2c_max(tiles, slab->block_rows / batch->kernel->rows);
         terms = ltx2c_max(terms, slab->job->term_count);
+        if (ltx2c_makes(slab->job)) made = ltx2c_max(made, slab->job->term_count);
     }
     for (size_t w = 0; w < batch->worker_count; w++) {
         ltx2c_worker *worker = &batch->workers[w];
@@ -187,6 +197,7 @@ static void ltx2c_carve_workers(ltx2c_batch *batch, uintptr_t *at) {
         worker->b_range = (ltx2c_range *)ltx2c_carve(at, tiles * terms * sizeof(ltx2c_range));
         worker->factors = (ltx2c_factors *)ltx2c_carve(at, terms * sizeof(ltx2c_factors));
         worker->edge = (char *)ltx2c_carve(at, (terms + 1) * ltx2c_edge_bytes(batch->kernel));
+        worker->made = (float *)ltx2c_carve(at, made * batch->kernel->rows * LTX2C_MADE * sizeof(float));
     }
 }
 

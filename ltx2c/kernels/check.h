@@ -27,9 +27,20 @@ static int ltx2c_check_matrix(const ltx2c_matrix *matrix, size_t rows, size_t co
     return ltx2c_check_rows(matrix->data, matrix->stride, matrix->dtype, rows, columns);
 }
 
+static int ltx2c_check_kronecker(const ltx2c_kronecker *k, size_t rows, size_t columns) {
+    const size_t extents[] = {k->one_rows, k->one_columns, k->two_rows, k->two_columns};
+    if (!k->two) return LTX2C_BAD_POINTER;
+    for (int i = 0; i < 4; i++)
+        if (!extents[i] || extents[i] > LTX2C_MOST_EXTENT) return LTX2C_BAD_SIZE;
+    const size_t all = k->one_rows * k->two_rows;
+    return columns == k->one_columns * k->two_columns && k->first <= all && rows <= all - k->first ? LTX2C_OK
+                                                                                                  : LTX2C_BAD_SIZE;
+}
+
 /* Adds the term's rank to *ranks. */
 static int ltx2c_check_term(const ltx2c_job *job, const ltx2c_term *term, size_t *ranks) {
     if (term->full.data) return ltx2c_check_matrix(&term->full, job->rows, job->columns);
+    if (term->kronecker.one) return ltx2c_check_kronecker(&term->kronecker, job->rows, job->columns);
     if (!term->rank || term->rank > LTX2C_MOST_EXTENT - *ranks) return LTX2C_BAD_SIZE;
     *ranks += term->rank;
     const int a = ltx2c_check_matrix(&term->a, job->rows ? term->rank : 0, job->columns);

@@ -10,12 +10,6 @@
 #include "core.h"
 #include "environment.h"
 
-#ifdef LTX2C_CLONES_BUILD
-#define LTX2C_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
-#else
-#define LTX2C_CLONES
-#endif
-
 typedef enum { LTX2C_E4M3 = 0, LTX2C_E5M2 = 1 } ltx2c_fp8;
 
 /* What encoding a stretch of values came to. */

@@ -22,6 +22,13 @@
 #define LTX2C_INLINE static inline __attribute__((always_inline))
 #define LTX2C_APART static __attribute__((noinline)) /* rare work that must not take registers from common work */
 
+/* Compiled once per width of vectors, and the loader picks: loops in plain C that compilers vectorise. */
+#ifdef LTX2C_CLONES_BUILD
+#define LTX2C_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
+#else
+#define LTX2C_CLONES
+#endif
+
 #if defined(__clang__)
 #define LTX2C_UNROLL _Pragma("unroll")
 #else
@@ -29,6 +36,8 @@
 #endif
 
 LTX2C_INLINE size_t ltx2c_itemsize(ltx2c_dtype dtype) { return dtype == LTX2C_F32 ? 4 : 2; }
+
+LTX2C_INLINE int ltx2c_is_full(const ltx2c_term *term) { return term->full.data || term->kronecker.one; }
 
 /* ---- The guard --------------------------------------------------------------------------------------------------- */
 

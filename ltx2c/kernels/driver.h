@@ -96,28 +96,43 @@ static uint64_t ltx2c_run_edge(const ltx2c_kernel *kernel, ltx2c_worker *worker,
     return nonfinite;
 }
 
+/* Points at a strip's values of a full term, which are made first where they are nowhere. */
+static void ltx2c_point_at_full(ltx2c_factors *f, const ltx2c_term *term, float *made, size_t row, size_t rows,
+                                size_t column, size_t columns) {
+    const ltx2c_matrix *full = &term->full;
+    if (term->kronecker.one) {
+        ltx2c_make(made, &term->kronecker, row, rows, column, columns);
+        f->full = (const char *)made;
+        f->full_stride = LTX2C_MADE * sizeof *made;
+    } else {
+        f->full = (const char *)full->data + (ptrdiff_t)row * full->stride +
+                  (ptrdiff_t)(column * ltx2c_itemsize(full->dtype));
+        f->full_stride = full->stride;
+    }
+}
+
 /* The rows of one register tile by panels [first, last) of a block. */
 static uint64_t ltx2c_run_strip(const ltx2c_kernel *kernel, ltx2c_worker *worker, const ltx2c_place *place, size_t tile,
                                 size_t first, size_t last) {
     const ltx2c_job *job = place->slab->job;
     const size_t local = tile * kernel->rows, row = place->row + local, terms = job->term_count;
     const size_t itemsize = ltx2c_itemsize(job->weight.dtype), column = place->slab->column + first * kernel->panel;
+    const size_t rows = ltx2c_min(kernel->rows, place->rows - local);
     const uint32_t *b = worker->b;
     for (size_t t = 0; t < terms; t++) {
         ltx2c_factors *f = &worker->factors[t];
-        const ltx2c_matrix *full = &job->terms[t].full;
         f->b = b + local * f->b_stride;
         f->b_range = worker->b_range[tile * terms + t];
-        f->full = (const char *)full->data;
-        if (f->full) f->full += (ptrdiff_t)row * full->stride + (ptrdiff_t)(column * ltx2c_itemsize(full->dtype));
-        f->full_stride = full->stride;
+        if (ltx2c_is_full(&job->terms[t]))
+            ltx2c_point_at_full(f, &job->terms[t], worker->made + t * kernel->rows * LTX2C_MADE, row, rows, column,
+                                ltx2c_min(last * kernel->panel, place->slab->columns) - first * kernel->panel);
         b += place->slab->block_rows * f->b_stride;
     }
     const size_t at = column * itemsize;
     ltx2c_strip strip = {
         .terms = worker->factors,
         .term_count = terms,
-        .rows = ltx2c_min(kernel->rows, place->rows - local),
+        .rows = rows,
         .first = first,
         .last = ltx2c_min(last, place->slab->columns / kernel->panel),
         .weight = (const char *)job->weight.data + (ptrdiff_t)row * job->weight.stride + at,
@@ -134,7 +149,8 @@ static uint64_t ltx2c_run_strip(const ltx2c_kernel *kernel, ltx2c_worker *worker
     strip.out += whole;
     for (size_t t = 0; t < terms; t++)
         if (worker->factors[t].full)
-            worker->factors[t].full += (strip.last - first) * kernel->panel * ltx2c_itemsize(job->terms[t].full.dtype);
+            worker->factors[t].full +=
+                (strip.last - first) * kernel->panel * ltx2c_itemsize(worker->factors[t].full_dtype);
     strip.first = strip.last;
     strip.last = last;
     return nonfinite + ltx2c_run_edge(kernel, worker, strip, place->slab->columns % kernel->panel);
@@ -150,14 +166,11 @@ static uint64_t ltx2c_run_tiles(const ltx2c_kernel *kernel, ltx2c_worker *worker
         return ltx2c_scalar_loop(slab->job, place->row, place->rows, slab->column + column,
                                  ltx2c_min(last, slab->columns) - column);
 #endif
-    if (!place->slab->panel_outer) {
+    const size_t all = place->last_panel - place->first_panel, made = LTX2C_MADE / kernel->panel;
+    const size_t step = place->slab->panel_outer ? 1 : ltx2c_makes(place->slab->job) ? made : all;
+    for (size_t panel = place->first_panel; panel < place->last_panel; panel += step)
         for (size_t tile = 0; tile < tiles; tile++)
-            nonfinite += ltx2c_run_strip(kernel, worker, place, tile, place->first_panel, place->last_panel);
-        return nonfinite;
-    }
-    for (size_t panel = place->first_panel; panel < place->last_panel; panel++)
-        for (size_t tile = 0; tile < tiles; tile++)
-            nonfinite += ltx2c_run_strip(kernel, worker, place, tile, panel, panel + 1);
+            nonfinite += ltx2c_run_strip(kernel, worker, place, tile, panel, ltx2c_min(panel + step, place->last_panel));
     return nonfinite;
 }
 
@@ -178,7 +191,7 @@ static void ltx2c_point_at_a(const ltx2c_kernel *kernel, const ltx2c_slab *slab,
             .strength = term->strength,
             .full = NULL,
             .full_stride = 0,
-            .full_dtype = term->full.dtype,
+            .full_dtype = term->kronecker.one ? LTX2C_F32 : term->full.dtype,
         };
         a += panel_count * depth * kernel->panel;
     }

@@ -19,10 +19,6 @@ LTX2C_CLONES static void ltx2c_multiply_by(float *values, float factor, size_t c
     for (size_t i = 0; i < count; i++) values[i] *= factor;
 }
 
-LTX2C_CLONES static void ltx2c_multiply_into(float *to, const float *values, float factor, size_t count) {
-    for (size_t i = 0; i < count; i++) to[i] = factor * values[i];
-}
-
 /* sums[i] += values[i]^2, the square exact in f64. */
 LTX2C_CLONES static void ltx2c_add_squares(double *sums, const float *values, size_t count) {
     for (size_t i = 0; i < count; i++) {
@@ -72,53 +68,65 @@ static void ltx2c_rescale_columns(float *values, size_t rows, size_t stride, siz
     ltx2c_leave_environment(saved);
 }
 
-/* A row of kron(one, two): f32(one[j] * two[r]) at j * two_count + r. */
-static void ltx2c_kron_row(float *to, const float *one, size_t one_count, const float *two, size_t two_count) {
-    const ltx2c_environment saved = ltx2c_enter_environment();
-    for (size_t j = 0; j < one_count; j++) ltx2c_multiply_into(to + j * two_count, two, one[j], two_count);
-    ltx2c_leave_environment(saved);
-}
-
 /* ---- Storing ----------------------------------------------------------------------------------------------------- */
 
-LTX2C_INLINE uint64_t ltx2c_store_loop(const float *values, char *to, size_t count, int through_bf16,
+enum { LTX2C_PIECE = 512 };
+
+/* Values of one dtype, aligned, which is what compilers vectorise. */
+typedef union {
+    uint32_t f32[LTX2C_PIECE];
+    uint16_t half[LTX2C_PIECE];
+} ltx2c_piece;
+
+/* Rounds values into a piece; not 0 where some result is infinite or NaN. */
+LTX2C_INLINE uint32_t ltx2c_round_loop(const float *values, ltx2c_piece *piece, size_t count, int through_bf16,
                                        ltx2c_dtype dtype) {
-    uint32_t lost = 0;
+    const uint32_t top = dtype == LTX2C_F32 ? 0x7f800000 : dtype == LTX2C_BF16 ? 0x7f80 : 0x7c00;
+    uint32_t special = 0;
     for (size_t i = 0; i < count; i++) {
-        const uint32_t before = ltx2c_bits(ltx2c_load(to, i, dtype)) & 0x7f800000;
         const float value = through_bf16 ? ltx2c_from_bf16(ltx2c_to_bf16(values[i])) : values[i];
-        uint32_t after;
-        if (dtype == LTX2C_F32) {
-            const uint32_t bits = ltx2c_bits(value);
-            after = (bits & 0x7fffffff) > 0x7f800000 ? 0x7fc00000 : bits;
-            memcpy(to + i * sizeof after, &after, sizeof after);
-        } else {
-            const uint16_t half = dtype == LTX2C_BF16 ? ltx2c_to_bf16(value) : ltx2c_to_f16(value);
-            memcpy(to + i * sizeof half, &half, sizeof half);
-            after = (half & (dtype == LTX2C_BF16 ? 0x7f80 : 0x7c00)) == (dtype == LTX2C_BF16 ? 0x7f80 : 0x7c00)
-                        ? 0x7f800000
-                        : 0;
-        }
-        lost += ((after & 0x7f800000) == 0x7f800000) & (before != 0x7f800000);
+        uint32_t bits = ltx2c_bits(value);
+        if (dtype == LTX2C_F32)
+            piece->f32[i] = bits = (bits & 0x7fffffff) > 0x7f800000 ? 0x7fc00000 : bits;
+        else
+            piece->half[i] = (uint16_t)(bits = dtype == LTX2C_BF16 ? ltx2c_to_bf16(value) : ltx2c_to_f16(value));
+        special |= (bits & top) == top;
     }
-    return lost;
+    return special;
 }
 
-LTX2C_CLONES static uint64_t ltx2c_store_piece(const float *values, char *to, size_t count, int through_bf16,
+LTX2C_CLONES static uint32_t ltx2c_round_piece(const float *values, ltx2c_piece *piece, size_t count, int through_bf16,
                                                ltx2c_dtype dtype) {
-    if (dtype == LTX2C_BF16) return ltx2c_store_loop(values, to, count, 0, LTX2C_BF16);
+    if (dtype == LTX2C_BF16) return ltx2c_round_loop(values, piece, count, 0, LTX2C_BF16);
     if (dtype == LTX2C_F32)
-        return through_bf16 ? ltx2c_store_loop(values, to, count, 1, LTX2C_F32)
-                            : ltx2c_store_loop(values, to, count, 0, LTX2C_F32);
-    return through_bf16 ? ltx2c_store_loop(values, to, count, 1, LTX2C_F16)
-                        : ltx2c_store_loop(values, to, count, 0, LTX2C_F16);
+        return through_bf16 ? ltx2c_round_loop(values, piece, count, 1, LTX2C_F32)
+                            : ltx2c_round_loop(values, piece, count, 0, LTX2C_F32);
+    return through_bf16 ? ltx2c_round_loop(values, piece, count, 1, LTX2C_F16)
+                        : ltx2c_round_loop(values, piece, count, 0, LTX2C_F16);
+}
+
+/* How many values are infinite or NaN that were finite. */
+LTX2C_APART uint64_t ltx2c_count_lost(const char *before, const char *after, size_t count, ltx2c_dtype dtype) {
+    uint64_t lost = 0;
+    for (size_t i = 0; i < count; i++)
+        lost += (ltx2c_bits(ltx2c_load(after, i, dtype)) & 0x7f800000) == 0x7f800000 &&
+                (ltx2c_bits(ltx2c_load(before, i, dtype)) & 0x7f800000) != 0x7f800000;
+    return lost;
 }
 
 /* Rounds values to nearest, first to bf16 if asked to, and stores them, any NaN as the canonical one. How many are
  * infinite or NaN where what stood there was finite. */
 static uint64_t ltx2c_store_row(const float *values, char *to, size_t count, int through_bf16, ltx2c_dtype dtype) {
     const ltx2c_environment saved = ltx2c_enter_environment();
-    const uint64_t lost = ltx2c_store_piece(values, to, count, through_bf16, dtype);
+    ltx2c_piece piece;
+    uint64_t lost = 0;
+    for (size_t done, bytes; count; values += done, to += bytes, count -= done) {
+        done = count < LTX2C_PIECE ? count : LTX2C_PIECE;
+        bytes = done * ltx2c_itemsize(dtype);
+        if (ltx2c_round_piece(values, &piece, done, through_bf16, dtype))
+            lost += ltx2c_count_lost(to, (const char *)&piece, done, dtype);
+        memcpy(to, &piece, bytes);
+    }
     ltx2c_leave_environment(saved);
     return lost;
 }

@@ -14,9 +14,6 @@ def rescale_columns(values: _Floats, magnitudes: _Floats, step: float | None, th
 def multiply(first: _Floats, second: _Floats, threads: int) -> None:
     """first[i] = f32(first[i] * second[i])"""
 
-def kron_rows(one: _Floats, two: _Floats, first: int, out: _Floats, threads: int) -> None:
-    """out = rows of kron(one, two) from row `first` on, each element a product rounded once"""
-
 def store(values: _Floats, out: npt.NDArray[np.uint8], dtype: int, through_bf16: bool, threads: int) -> int:
     """Round values [rows, columns] to the dtype, numbered as in core.h, and store them in the bytes of as many.
 

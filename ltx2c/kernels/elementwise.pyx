@@ -14,7 +14,6 @@ cdef extern from "elementwise.h" nogil:
     void ltx2c_rescale_columns(float *values, size_t rows, size_t stride, size_t inputs, size_t places,
                                const float *magnitudes, const float *step, double *room)
     void ltx2c_multiply_part(float *first, const float *second, size_t count)
-    void ltx2c_kron_row(float *to, const float *one, size_t one_count, const float *two, size_t two_count)
 
     ctypedef enum ltx2c_dtype:
         pass
@@ -69,19 +68,6 @@ def multiply(float[::1] first, const float[::1] second, int threads):
     threads = obtainable_threads(threads)
     for part in prange((size + SHARE - 1) // SHARE, nogil=True, num_threads=threads, schedule="dynamic", chunksize=1):
         ltx2c_multiply_part(&first[part * SHARE], &second[part * SHARE], min(SHARE, size - part * SHARE))
-
-
-def kron_rows(const float[:, ::1] one, const float[:, ::1] two, Py_ssize_t first, float[:, ::1] out, int threads):
-    """Rows of the Kronecker product from the first on: see the stub file."""
-    cdef Py_ssize_t row, each = two.shape[0], columns = two.shape[1], rows = out.shape[0]
-    if first < 0 or first + rows > one.shape[0] * each or out.shape[1] != one.shape[1] * columns:
-        raise IndexError("no such rows of the product")
-    if not out.shape[1]:
-        return
-    threads = obtainable_threads(threads)
-    for row in prange(rows, nogil=True, num_threads=threads, schedule="dynamic", chunksize=8):
-        ltx2c_kron_row(&out[row, 0], &one[(first + row) // each, 0], one.shape[1], &two[(first + row) % each, 0],
-                       columns)
 
 
 def store(const float[:, ::1] values, uint8_t[:, :] out, int dtype, bint through_bf16, int threads):

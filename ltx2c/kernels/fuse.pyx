@@ -19,12 +19,22 @@ cdef extern from "dispatch.h" nogil:
     ctypedef enum ltx2c_arithmetic:
         pass
 
+    ctypedef struct ltx2c_kronecker:
+        const float *one
+        const float *two
+        size_t one_rows
+        size_t one_columns
+        size_t two_rows
+        size_t two_columns
+        size_t first
+
     ctypedef struct ltx2c_term:
         ltx2c_matrix a
         ltx2c_matrix b
         size_t rank
         ltx2c_matrix full
         float strength
+        ltx2c_kronecker kronecker
 
     ctypedef struct ltx2c_job:
         ltx2c_matrix weight
@@ -170,6 +180,24 @@ cdef class Jobs:
         """Add a full term to the job started last: a byte view of D [out, in]."""
         cdef ltx2c_term *term = self.next_term()
         self.fill(&term.full, d, dtype)
+        term.strength = ltx2c_round_strength(strength)
+
+    def add_kronecker_term(self, const float[:, ::1] one, const float[:, ::1] two, size_t first, double strength):
+        """Add a term to the job started last: the Kronecker product's rows from the first on, as many as the job's."""
+        cdef ltx2c_job *job = &self.jobs[self.job_count - 1]
+        cdef ltx2c_term *term = self.next_term()
+        if not (one.size and two.size) or first + job.rows > <size_t>(one.shape[0] * two.shape[0]):
+            raise IndexError("no such rows of the product")
+        if job.columns != <size_t>(one.shape[1] * two.shape[1]):
+            raise IndexError("the product has other columns")
+        self.held += (one, two)
+        term.kronecker.one = &one[0, 0]
+        term.kronecker.two = &two[0, 0]
+        term.kronecker.one_rows = one.shape[0]
+        term.kronecker.one_columns = one.shape[1]
+        term.kronecker.two_rows = two.shape[0]
+        term.kronecker.two_columns = two.shape[1]
+        term.kronecker.first = first
         term.strength = ltx2c_round_strength(strength)
 
     cdef void look_for_signals(self, int *asked) noexcept with gil:

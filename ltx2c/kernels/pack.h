@@ -64,7 +64,7 @@ static void ltx2c_pack_unit(const ltx2c_kernel *kernel, ltx2c_slab *slab, uint32
         uint32_t *to = a + (first - origin) * panel_words;
         if (ltx2c_is_wide(slab->job, term))
             ltx2c_pack_a_wide(kernel, to, term, panel_words, slab->column + column, count, panels);
-        else if (!term->full.data)
+        else if (!ltx2c_is_full(term))
             slab->a_range[t * ltx2c_units(slab) + unit] =
                 ltx2c_pack_a(kernel, to, term, panel_words, slab->column + column, count, panels);
         a += panel_count * panel_words;
@@ -113,7 +113,7 @@ static void ltx2c_pack_b(const ltx2c_kernel *kernel, const ltx2c_slab *slab, ltx
     for (size_t t = 0; t < terms; t++) {
         const ltx2c_term *term = &slab->job->terms[t];
         const size_t stride = ltx2c_b_stride(kernel, slab->job, term);
-        for (size_t r = 0; r < rows && !term->full.data; r += kernel->rows)
+        for (size_t r = 0; r < rows && !ltx2c_is_full(term); r += kernel->rows)
             worker->b_range[r / kernel->rows * terms + t] =
                 ltx2c_pack_b_tile(kernel, to + r * stride, slab->job, term, first + r,
                                   first + ltx2c_min(r + kernel->rows, rows));

@@ -21,12 +21,22 @@ typedef struct {
     ltx2c_dtype dtype;
 } ltx2c_matrix;
 
-/* One adapter's part: of low rank, a [rank, in] and b [out, rank]; or a full matrix [out, in], and the rest unused. */
+/* Rows of the Kronecker product of two matrices, from row `first` on: f32(one[p, j] * two[q, r]) at row
+ * p * two_rows + q, column j * two_columns + r. Both are contiguous. */
+typedef struct {
+    const float *one, *two; /* NULL in other terms */
+    size_t one_rows, one_columns, two_rows, two_columns;
+    size_t first;
+} ltx2c_kronecker;
+
+/* One adapter's part: of low rank, a [rank, in] and b [out, rank]; or a full matrix [out, in]; or a full matrix that is
+ * made strip by strip. The rest is unused. */
 typedef struct {
     ltx2c_matrix a, b;
     size_t rank;
-    ltx2c_matrix full; /* data NULL in a term of low rank */
+    ltx2c_matrix full; /* data NULL in other terms */
     float strength;
+    ltx2c_kronecker kronecker;
 } ltx2c_term;
 
 /* One weight: out = weight + the terms' delta, [rows, columns]. `out` has the weight's dtype and may be the weight.
@@ -61,7 +71,7 @@ enum {
     LTX2C_BAD_POINTER = -2, /* NULL where a kernel, jobs, terms or the data of a matrix that has elements must be */
     LTX2C_BAD_DTYPE = -3,   /* no such dtype or arithmetic, or LTX_WIDE of a weight that is not f32 */
     LTX2C_BAD_SIZE = -4,    /* no terms, rank 0, a stride smaller than a row, more than 2^31 - 1 rows, columns or ranks,
-                               a matrix that no address space holds */
+                               a matrix that no address space holds, a Kronecker product of another shape */
     LTX2C_BAD_THREADS = -5  /* 0 threads or workers */
 };
 

@@ -34,6 +34,12 @@ static void full(void) {
     term.rank = 0;
 }
 
+/* The last rows of a product with one row more. */
+static void kronecker(void) {
+    term.kronecker = (ltx2c_kronecker){wide[0], wide[1], 2, 5, 4, 4, 1};
+    term.rank = 0;
+}
+
 static void expect(const char *what, int expected, int actual, int written) {
     int kept = 1;
     for (size_t i = 0; i < sizeof out; i++) kept &= ((unsigned char *)out)[i] == 0xa5;
@@ -58,6 +64,8 @@ int main(void) {
     expect("sound", LTX2C_OK, ltx2c_fuse(&job, 2), 1);
     full();
     expect("sound, full", LTX2C_OK, ltx2c_fuse(&job, 2), 1);
+    kronecker();
+    expect("sound, Kronecker", LTX2C_OK, ltx2c_fuse(&job, 2), 1);
 
     REFUSED(LTX2C_BAD_POINTER, job.weight.data = NULL);
     REFUSED(LTX2C_BAD_POINTER, job.out = NULL);
@@ -83,6 +91,12 @@ int main(void) {
     REFUSED(LTX2C_BAD_SIZE, term.a.stride--);
     REFUSED(LTX2C_BAD_SIZE, term.b.stride = 0);
     REFUSED(LTX2C_BAD_SIZE, full(); term.full.stride--);
+    REFUSED(LTX2C_BAD_POINTER, kronecker(); term.kronecker.two = NULL);
+    REFUSED(LTX2C_BAD_SIZE, kronecker(); term.kronecker.first = 2);
+    REFUSED(LTX2C_BAD_SIZE, kronecker(); term.kronecker.first = SIZE_MAX);
+    REFUSED(LTX2C_BAD_SIZE, kronecker(); term.kronecker.two_columns = 5);
+    REFUSED(LTX2C_BAD_SIZE, kronecker(); term.kronecker.one_rows = 0);
+    REFUSED(LTX2C_BAD_SIZE, kronecker(); term.kronecker.two_rows = (size_t)1 << 31);
 
     expect("no job", LTX2C_BAD_POINTER, ltx2c_fuse(NULL, 2), 0);
     expect("no threads", LTX2C_BAD_THREADS, ltx2c_fuse(&job, 0), 0);

@@ -15,7 +15,7 @@ import ltx2c
 from ltx2c import fusion, reference
 from ltx2c.arithmetic import ARITHMETICS, F32, LTX, LTX_WIDE, arithmetic_named
 from ltx2c.errors import RefusedError
-from ltx2c.terms import FullTerm
+from ltx2c.terms import FullTerm, KroneckerTerm
 
 pytestmark = pytest.mark.usefixtures("kernel")
 
@@ -23,16 +23,24 @@ F32_DTYPE = np.dtype(np.float32)
 PAIRS = tuple(itertools.pairwise((*DTYPES, BF16)))  # of A and B that are stored differently
 
 
+def whole(term, rows):
+    """A Kronecker product's rows as the full term that they are."""
+    if not isinstance(term, KroneckerTerm):
+        return term
+    with np.errstate(all="ignore"):
+        return FullTerm(np.kron(term.one, term.two)[term.first : term.first + rows], term.strength)
+
+
 def assert_fuses_like_the_reference(weight, terms, arithmetic, threads=2, in_place=True):
-    expected = reference.fuse_tensor(weight, terms, arithmetic=arithmetic)
+    expected = reference.fuse_tensor(weight, [whole(term, len(weight)) for term in terms], arithmetic=arithmetic)
     lost = np.isfinite(weight.astype(np.float32)) & ~np.isfinite(expected.astype(np.float32))
-    before = [[array.copy() for array in term[:-1]] for term in terms]
+    before = [[array.copy() for array in term if isinstance(array, np.ndarray)] for term in terms]
     out = weight if in_place else np.empty_like(weight)
     counts = fusion.fuse_jobs([fusion.Job(weight, terms, out, arithmetic)], threads=threads)
     np.testing.assert_array_equal(bits(out), bits(expected))
     assert counts == [lost.sum()]
     for term, copies in zip(terms, before, strict=True):
-        for array, copy in zip(term[:-1], copies, strict=True):
+        for array, copy in zip(term, copies, strict=False):
             assert np.array_equal(bits(array), bits(copy))
 
 
@@ -68,6 +76,42 @@ def problems(draw):
 @given(problem=problems(), threads=st.sampled_from([1, 2, 5]), in_place=st.booleans())
 def test_any_problem(problem, threads, in_place):
     assert_fuses_like_the_reference(*problem, threads, in_place)
+
+
+@st.composite
+def kronecker_problems(draw):
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    sides = st.integers(1, 9) | st.sampled_from([16, 33, 64])
+    one, two = (values(rng, (draw(sides), draw(sides)), draw(st.sampled_from(KINDS)), F32_DTYPE) for _ in range(2))
+    if draw(st.booleans()):  # more columns than are made at a time
+        one = np.tile(one, (1, -(-1100 // (one.shape[1] * two.shape[1]))))
+    all_rows, columns = one.shape[0] * two.shape[0], one.shape[1] * two.shape[1]
+    first = draw(st.integers(0, all_rows - 1))
+    rows = draw(st.integers(1, min(70, all_rows - first)))
+    arithmetic = draw(st.sampled_from([F32, LTX, LTX, LTX_WIDE]))
+    dtype = F32_DTYPE if arithmetic is LTX_WIDE else draw(st.sampled_from([BF16, *DTYPES]))
+    weight = values(rng, (rows, columns), draw(st.sampled_from(KINDS)), dtype)
+    terms = [KroneckerTerm(one, two, first, draw(STRENGTHS))]
+    if draw(st.booleans()):
+        rank = draw(st.sampled_from([1, 8, 450]))
+        terms.append((values(rng, (rank, columns), "trained", BF16), values(rng, (rows, rank), "trained", BF16), 0.7))
+    if draw(st.booleans()):
+        terms.append(FullTerm(values(rng, (rows, columns), "wide", BF16), draw(STRENGTHS)))
+    return weight, draw(st.permutations(terms)), arithmetic
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=kronecker_problems(), threads=st.sampled_from([1, 3]), in_place=st.booleans())
+def test_kronecker_products_made_on_the_way(problem, threads, in_place):
+    assert_fuses_like_the_reference(*problem, threads, in_place)
+
+
+def test_rows_that_a_kronecker_product_has_not():
+    one, two = np.ones((2, 3), np.float32), np.ones((4, 5), np.float32)
+    for shape, first in (((3, 15), 6), ((3, 14), 0)):
+        weight = np.ones(shape, np.float32)
+        with pytest.raises(IndexError):
+            fusion.fuse_jobs([fusion.Job(weight, [KroneckerTerm(one, two, first, 1.0)], weight, F32)])
 
 
 @settings(max_examples=60, deadline=None)

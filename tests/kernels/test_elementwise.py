@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ml_dtypes import bfloat16
 
 from ltx2c.adapters.deltas.reference import rescaled
+from ltx2c.arrays import numbered
 from ltx2c.dora import rescale
-from ltx2c.kernels.elementwise import multiply, rescale_columns, rescale_rows
+from ltx2c.kernels.elementwise import multiply, rescale_columns, rescale_rows, store
+from ltx2c.reference import CANONICAL_NAN
 
 Floats = npt.NDArray[np.float32]
 
@@ -60,6 +65,20 @@ def test_products_are_rounded_once(size: int) -> None:
         expected = first * second
     multiply(first, second, 2)
     assert same(first, expected)
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(bfloat16), np.dtype(np.float32), np.dtype(np.float16)])
+@pytest.mark.parametrize("through_bf16", [True, False])
+@pytest.mark.parametrize("columns", [1, 511, 512, 1300])
+def test_values_are_stored_rounded(dtype: np.dtype[Any], through_bf16: bool, columns: int) -> None:
+    with np.errstate(all="ignore"):
+        values = drawn((3, columns), 0, True) * np.float32(3e4)
+        before = drawn((3, columns), 1, True).astype(dtype)
+        expected = (values.astype(bfloat16) if through_bf16 else values).astype(np.float32).astype(dtype)
+    expected[np.isnan(values)] = np.array(CANONICAL_NAN[dtype]).view(dtype)
+    lost = np.isfinite(before.astype(np.float32)) & ~np.isfinite(expected.astype(np.float32))
+    assert store(values, *numbered(before), through_bf16, 2) == lost.sum()
+    assert before.tobytes() == expected.tobytes()
 
 
 def test_shapes_that_do_not_fit_touch_nothing() -> None:

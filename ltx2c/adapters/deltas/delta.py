@@ -17,13 +17,10 @@ from ltx2c.dtypes import FUSIBLE
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import StoredTensor
 from ltx2c.files.url import AnyPath
-from ltx2c.terms import FullTerm
+from ltx2c.terms import KernelTerm
 
 Array = npt.NDArray[Any]
 Float32Array = npt.NDArray[np.float32]
-
-KernelTerm = tuple[Array, Array, float] | FullTerm
-"""``(A, B, strength)`` or a full difference, as ``ltx2c.fusion`` takes them."""
 
 FACTOR_DTYPES = tuple(FUSIBLE)
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ltx2c.adapters.deltas.delta import Array, Delta, KernelTerm, matrix
+from ltx2c.adapters.deltas.delta import Array, Delta, matrix
 from ltx2c.files import StoredTensor
-from ltx2c.terms import FullTerm
+from ltx2c.terms import FullTerm, KernelTerm
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

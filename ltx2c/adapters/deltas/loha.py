@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ltx2c.adapters.deltas.delta import Array, Delta, KernelTerm
+from ltx2c.adapters.deltas.delta import Array, Delta
 from ltx2c.adapters.deltas.factored import Factored
 from ltx2c.adapters.deltas.product import product
 from ltx2c.files import StoredTensor
 from ltx2c.kernels.elementwise import multiply
-from ltx2c.terms import FullTerm
+from ltx2c.terms import FullTerm, KernelTerm
 from ltx2c.threads import resolve_threads
 
 

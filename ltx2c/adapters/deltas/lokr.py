@@ -9,13 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ltx2c.adapters.deltas.delta import Delta, Float32Array, KernelTerm, check_factor, matrix
+from ltx2c.adapters.deltas.delta import Delta, Float32Array, check_factor, matrix
 from ltx2c.adapters.deltas.factored import Factored
 from ltx2c.adapters.deltas.product import product
 from ltx2c.files import StoredTensor
-from ltx2c.kernels.elementwise import kron_rows
-from ltx2c.terms import FullTerm
-from ltx2c.threads import resolve_threads
+from ltx2c.terms import KernelTerm, KroneckerTerm
 
 
 class Side(NamedTuple):
@@ -70,7 +68,7 @@ class LoKr(Delta):
     KronA: Edalati et al. 2022, arXiv:2212.10650; the names, the Tucker form (``lokr_t2``) and the strength are
     LyCORIS' (Yeh et al. 2023, arXiv:2309.14859): alpha over the rank, and 1 where both sides are whole. PEFT divides
     alpha by the configured rank in any case. A side that is a product is ``f32``'s, each element of D one product
-    rounded to float32; D enters as a full difference.
+    rounded to float32; D enters as a full difference, which the kernels make where they use it.
     """
 
     one: Side
@@ -108,14 +106,10 @@ class LoadedLoKr:
 
     one: Float32Array
     two: Float32Array
-    computed = True
+    computed = False
 
     def terms(
         self, effective_strength: float, rows: slice | None = None, *, threads: int | None = 1
     ) -> Sequence[KernelTerm]:
-        """D's rows as a full difference. As ``Difference.terms``."""
-        rows_of_all, columns = np.multiply(self.one.shape, self.two.shape)
-        begin, end, _ = (rows or slice(None)).indices(int(rows_of_all))
-        out = np.empty((end - begin, int(columns)), np.float32)
-        kron_rows(self.one, self.two, begin, out, resolve_threads(threads))
-        return [FullTerm(out, effective_strength)]
+        """D's rows, by both sides. As ``Difference.terms``."""
+        return [KroneckerTerm(self.one, self.two, rows.start if rows else 0, effective_strength)]

@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ltx2c.adapters.deltas.delta import Array, Delta, KernelTerm, check_factor, check_rank, matrix
+from ltx2c.adapters.deltas.delta import Array, Delta, check_factor, check_rank, matrix
 from ltx2c.adapters.deltas.product import folded
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files import StoredTensor
+from ltx2c.terms import KernelTerm
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
