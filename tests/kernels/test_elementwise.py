@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ml_dtypes import bfloat16
 
@@ -38,6 +38,7 @@ def same(one: Floats, other: Floats) -> bool:
     return bool(np.array_equal(nan, np.isnan(other)) and (one.view(np.uint32) == other.view(np.uint32))[~nan].all())
 
 
+@settings(deadline=None)
 @given(
     rows=st.integers(1, 9),
     inputs=st.sampled_from([1, 2, 31, 63, 64, 65, 130, 1023, 1025]),
