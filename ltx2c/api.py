@@ -193,7 +193,7 @@ def outline_fuse(
     with opened_plan(
         base, adapters, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant, out_dtype, keep)
     ) as plan:
-        layout, notes, _ = lay_out_whole(plan, out, OutputForm(max_shard_bytes))
+        layout, notes, *_ = lay_out_whole(plan, out, OutputForm(max_shard_bytes))
         if is_url(out):
             check_url(plan, out, layout, reuse=reuse, digest=sha256 or bool(expect_sha256))
         if reuse:

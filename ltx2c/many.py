@@ -244,7 +244,7 @@ class _Outputs:
     def target(self, opened: OpenedPlan, out: str | os.PathLike[str]) -> Target:
         """A result with its checked destination. Raises as those two do."""
         device = _device(out)
-        layout, notes, _ = lay_out_whole(opened, out, OutputForm(self._max_shard_bytes))
+        layout, notes, *_ = lay_out_whole(opened, out, OutputForm(self._max_shard_bytes))
         more = self._needed.get(device, 0)
         destination = check_destination(opened, out, layout, force=self._force, inputs=self._inputs, more_bytes=more)
         if destination.path in self._taken:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ltx2c.engines.card import CARD_NAME, model_card
+from ltx2c.engines.configs import without_quantisation
 from ltx2c.engines.outputs import lay_out
 from ltx2c.files import Checkpoint
 from ltx2c.files.layout import OutputLayout
 from ltx2c.files.paths import out_path
 from ltx2c.files.places import AnyDestination, check_place
-from ltx2c.files.siblings import Sibling, find_siblings
+from ltx2c.files.siblings import find_siblings
 from ltx2c.files.url import AnyPath
 from ltx2c.plan.fuse import plan_sources
 from ltx2c.plan.opened import AdapterArgument, BaseArgument, OpenedPlan, opened
@@ -56,23 +58,32 @@ class OutputForm:
 
 
 class LaidOut(NamedTuple):
-    """A plan's output, and what a person should know of what comes along; ``card`` goes beside an output's file."""
+    """A plan's output, and what a person should know of what comes along.
+
+    Attributes:
+        configs: files of the base's folder that are written otherwise than they are there.
+        card: goes beside an output's file.
+    """
 
     layout: OutputLayout
     notes: tuple[str, ...]
+    configs: Mapping[str, bytes] = MappingProxyType({})
     card: bytes | None = None
 
     def again(self, opened: OpenedPlan, form: OutputForm) -> LaidOut:
         """The same in another form; what comes along is not looked for again."""
-        layout = replace(form.lay_out(opened), siblings=self.layout.siblings)
+        layout = form.lay_out(opened)
+        layout = replace(layout, siblings=self.layout.siblings, texts={**layout.texts, **self.configs})
+        laid_out = self._replace(layout=layout)
         if not form.card:
-            return LaidOut(layout, self.notes)
+            return laid_out
         text = model_card(opened)
         if not layout.is_folder:
-            return LaidOut(layout, self.notes, text)
+            return laid_out._replace(card=text)
         if CARD_NAME in layout.names:
-            return LaidOut(layout, (*self.notes, f"no card is written: the base's own {CARD_NAME} comes along"))
-        return LaidOut(replace(layout, texts={**layout.texts, CARD_NAME: text}), self.notes)
+            note = f"no card is written: the base's own {CARD_NAME} comes along"
+            return laid_out._replace(notes=(*self.notes, note))
+        return laid_out._replace(layout=replace(layout, texts={**layout.texts, CARD_NAME: text}))
 
 
 _PLAIN = OutputForm()
@@ -81,11 +92,12 @@ _PLAIN = OutputForm()
 def lay_out_whole(opened: OpenedPlan, out: StrPath, form: OutputForm = _PLAIN) -> LaidOut:
     """The output of a plan with all that comes along. Raises as ``lay_out`` and ``find_siblings`` do."""
     base = opened.sources.base
-    siblings: tuple[Sibling, ...] = ()
-    notes: tuple[str, ...] = ()
-    if base.folder is not None:
-        siblings, notes = find_siblings(base.folder, written_components(base, opened.plan.weights), out_path(out))
-    return LaidOut(OutputLayout((), False, {}, siblings), notes).again(opened, form)
+    if base.folder is None:
+        return LaidOut(OutputLayout((), False, {}), ()).again(opened, form)
+    found = find_siblings(base.folder, written_components(base, opened.plan.weights), out_path(out))
+    beside = without_quantisation(opened, found.files)
+    layout = OutputLayout((), False, {}, beside.files)
+    return LaidOut(layout, (*found.notes, *beside.notes), beside.texts).again(opened, form)
 
 
 def check_destination(

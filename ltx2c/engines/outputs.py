@@ -37,7 +37,7 @@ def lay_out(
     """
     plan, sources = opened
     base = sources.base
-    ours = Described(plan, provenance(plan, base.metadata, adapter_sha256, request))
+    ours = Described(plan, provenance(plan, base.metadata, adapter_sha256, request), base.tensors)
     made: dict[str, list[OutputTensor]] = {}
     for tensor in outputs(opened):
         made.setdefault(tensor.source.key, []).append(tensor)

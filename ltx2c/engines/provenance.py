@@ -9,12 +9,15 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from ltx2c.files import StoredTensor
 from ltx2c.files.layout import OutputTensor
 from ltx2c.files.packed import parse_packed
 from ltx2c.files.url import Url
 from ltx2c.layouts import declared_anew
+from ltx2c.layouts.modelopt import ENTRY
 from ltx2c.plan import Plan
 from ltx2c.plan.sources import Source
+from ltx2c.plan.written import left_in_codes
 from ltx2c.version import __version__
 
 KEY = "ltx2c"
@@ -56,9 +59,10 @@ def provenance(
 class Described:
     """Puts into files' metadata what a plan made of them."""
 
-    def __init__(self, plan: Plan, entry: str) -> None:
-        """``entry``: from ``provenance``."""
+    def __init__(self, plan: Plan, entry: str, tensors: Mapping[str, StoredTensor]) -> None:
+        """``entry``: from ``provenance``. ``tensors``: the base's."""
         self._entry = entry
+        self._left = left_in_codes(plan, tensors)
         self._converted = {key: one for key, one in plan.written.items() if one.layout != plan.weights[key].layout}
 
     def metadata(self, before: Mapping[str, str], tensors: Iterable[OutputTensor]) -> dict[str, str]:
@@ -69,6 +73,8 @@ class Described:
             modules = {key: key.removesuffix(".weight") for key in held}
             scaled = {modules[key]: SCALED_FORMAT for key in held if self._converted[key].companions}
             kept = declared_anew(kept, modules.values(), scaled)
+        if self._left == 0:
+            kept.pop(ENTRY, None)
         return {**kept, KEY: self._entry}
 
 

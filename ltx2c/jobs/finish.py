@@ -42,7 +42,7 @@ def put_in_place(folder: JobFolder, order: Order, *, check_bytes: bool = True) -
             code="job-unfinished",
         )
     with reopened(order.plan) as opened:
-        layout, notes, _ = lay_out_whole(opened, order.out, order.form)
+        layout, notes, *_ = lay_out_whole(opened, order.out, order.form)
         order.check_layout(layout)
         nonfinite = _check_marks(folder, order, layout, check_bytes)
         checked = check_destination(opened, order.out, replace(layout, files=()), force=order.force)

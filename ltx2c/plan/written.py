@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from typing import TYPE_CHECKING
 
 from ltx2c import layouts
-from ltx2c.files import Checkpoint
+from ltx2c.files import Checkpoint, StoredTensor
 from ltx2c.files.checkpoint import Component
 from ltx2c.files.layout import OutputTensor
 from ltx2c.layouts import StoredWeight
 from ltx2c.layouts.markers import SCALED_FP8
+
+if TYPE_CHECKING:
+    from ltx2c.plan.plan import Plan
 
 
 def written_components(base: Checkpoint, worked_on: Container[str]) -> tuple[Component, ...]:
@@ -56,3 +60,12 @@ def _gone(base: Checkpoint, weights: Mapping[str, StoredWeight], written: Mappin
         if not left:
             gone.update(key for key in base.tensors if key.endswith(SCALED_FP8))
     return gone
+
+
+def left_in_codes(plan: Plan, tensors: Mapping[str, StoredTensor]) -> int | None:
+    """How many of some tensors of the base are in codes in the result too; None where it dequantises none of them."""
+    ways = ((plan.weights[key].layout, plan.written[key].layout) for key in tensors if key in plan.weights)
+    if not any(written.in_place and not stored.in_place for stored, written in ways):
+        return None
+    codes = layouts.in_codes(tensors)
+    return sum(key not in plan.written or not plan.written[key].layout.in_place for key in codes)

@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from engines.test_layouts import CASES, SHAPE, Model, assert_holds, bits, model, read, small_blocks
+from engines.test_layouts import CASES, SHAPE, Model, assert_holds, bits, flat, model, read, small_blocks
 from refusals import refused
 from safetensors import safe_open
 from tensor_files import pair, weight, write
@@ -270,6 +270,41 @@ def test_marks_of_what_is_in_codes_no_more_leave(tmp_path: Path) -> None:
     with Checkpoint.open(tmp_path / "one") as result:
         assert set(result.tensors) == set(tensors) - {"x.scale_weight", "x.scale_input", "x.comfy_quant"}
         assert json.loads(result.metadata["_quantization_metadata"])["layers"] == {"y": {"format": "float8_e4m3fn"}}
+
+
+@pytest.mark.parametrize(("keep", "named"), [((), False), (["b.*"], True)])
+def test_a_folder_no_longer_calls_quantised_what_is_not(keep: list[str], named: bool, tmp_path: Path) -> None:
+    """``config.json`` of a component, ModelOpt's file, and an entry of a file's metadata."""
+    folder = tmp_path / "model"
+    (folder / "sub").mkdir(parents=True)
+    case = CASES["fp8-row"]
+    tensors = flat({"a": case.make(1), "b": case.make(5)})
+    declared = json.dumps({"quant_method": "fp8"})
+    write(folder / "model.safetensors", tensors, {"quantization_config": declared, "format": "pt"})
+    config = {"hidden": 3, "quantization_config": {"quant_method": "fp8"}, "name": "é"}
+    for place in ("", "sub/"):  # what lies deeper is another component's
+        (folder / place / "config.json").write_text(json.dumps(config))
+    (folder / "hf_quant_config.json").write_text("{}")
+    before = {path: path.read_bytes() for path in folder.rglob("*.json")}
+    options: dict[str, Any] = {"out_dtype": "bf16", "keep": keep}
+    for out, report in [
+        (tmp_path / "one", ltx2c.fuse_checkpoint(folder, [], tmp_path / "one", **options)),
+        (tmp_path / "many", ltx2c.fuse_many(folder, {tmp_path / "many": []}, **options)[tmp_path / "many"]),
+    ]:
+        written = json.loads((out / "config.json").read_text())
+        assert written == config if named else written == {"hidden": 3, "name": "é"}
+        assert (out / "hf_quant_config.json").exists() == named
+        assert json.loads((out / "sub" / "config.json").read_text()) == config
+        with Checkpoint.open(out) as result:
+            assert ("quantization_config" in result.metadata) == named and result.metadata["format"] == "pt"
+        (note,) = [note for note in report.notes if "quantisation" in note]
+        assert "config.json" in note and "hf_quant_config.json" in note and ("left in codes" in note) == named
+    plain = ltx2c.fuse_checkpoint(folder, [], tmp_path / "as-it-was")
+    assert (tmp_path / "as-it-was" / "config.json").read_bytes() == before[folder / "config.json"]
+    assert not [note for note in plain.notes if "quantisation" in note]
+    assert {path: path.read_bytes() for path in folder.rglob("*.json")} == before
+    again = ltx2c.fuse_checkpoint(folder, [], tmp_path / "reused", reuse=True, **options)
+    assert not again.reused and ltx2c.fuse_checkpoint(folder, [], tmp_path / "reused", reuse=True, **options).reused
 
 
 def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
