@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Inputs and results in S3, by the real s3fs against moto's server on the loopback, with faults on the way.
 
-usage: ci/with_packages.sh "s3fs moto flask flask-cors" python ci/storage.py      (.ci/run pins the versions)
+usage: ci/with_packages.sh "s3fs moto flask flask-cors" python "$PWD/ci/storage.py"      (.ci/run pins the versions)
 
 A proxy stands between: it drops connections, loses replies and changes objects where a case asks for it. What this
 cannot show, as moto is no S3, this disk no network, and two cores no cluster, is said in docs/storage.md.
@@ -13,6 +13,7 @@ import contextlib
 import filecmp
 import http.client
 import importlib.util
+import itertools
 import logging
 import os
 import signal
@@ -300,7 +301,37 @@ def killed(case: Case) -> None:
     case.assert_whole("killed.safetensors")
 
 
-CASES = (same_bytes, sharded, changed_in_the_middle, part_retried, read_retried, reply_lost, destination_exists, killed)
+def stalled(case: Case) -> None:
+    stalls, reads = threading.Event(), itertools.count()
+
+    def rule(method: str, path: str) -> str | None:
+        if method == "GET" and "base.safetensors" in path and next(reads) > 0:  # all but that of the header
+            stalls.set()
+            time.sleep(20)
+        return None
+
+    with faults(rule):
+        run = case.started(*case.fuse("stalled.safetensors"))
+        assert stalls.wait(60), run.communicate()
+        began = time.perf_counter()
+        run.send_signal(signal.SIGINT)
+        run.communicate(timeout=60)
+        took = time.perf_counter() - began
+    assert run.returncode == 130 and took < 10, (run.returncode, took)
+    case.assert_absent("stalled.safetensors")
+
+
+CASES = (
+    same_bytes,
+    sharded,
+    changed_in_the_middle,
+    part_retried,
+    read_retried,
+    reply_lost,
+    destination_exists,
+    killed,
+    stalled,
+)
 
 
 def main() -> int:

@@ -22,6 +22,12 @@ def current_stop() -> Stop | None:
     return getattr(_local, "stop", None)
 
 
+def is_cancelled() -> bool:
+    """Whether the crew that this thread is of has been cancelled: what it waits for is wanted no more."""
+    crew = getattr(_local, "crew", None)
+    return crew is not None and crew.cancelled
+
+
 class Crew:
     """As ``concurrent.futures.ThreadPoolExecutor``, which raises where the system has no more threads.
 
@@ -31,6 +37,9 @@ class Crew:
     Args:
         count: how many threads at most.
         name: begins their names.
+
+    Attributes:
+        cancelled: whether ``cancel`` was called.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -39,14 +48,14 @@ class Crew:
         self._threads: list[threading.Thread] = []
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._stop = Stop()
-        self._cancelled = False
+        self.cancelled = False
 
     def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Call in one of the threads, or now if there are none."""
         future: Future[T] = Future()
 
         def task() -> None:
-            if self._cancelled or not future.set_running_or_notify_cancel():
+            if self.cancelled or not future.set_running_or_notify_cancel():
                 future.cancel()
                 return
             try:
@@ -66,12 +75,12 @@ class Crew:
 
     def cancel(self) -> None:
         """Drop what waits, end what kernels are at, and wait for the threads."""
-        self._cancelled = True
+        self.cancelled = True
         self._stop.ask()
         self._end()
 
     def _work(self) -> None:
-        _local.stop = self._stop
+        _local.stop, _local.crew = self._stop, self
         while (task := self._tasks.get()) is not None:
             task()
             del task  # and with it what it holds

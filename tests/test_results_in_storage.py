@@ -186,10 +186,39 @@ def test_a_call_that_goes_on_failing_leaves_nothing(tmp_path: Path, method: str)
 
 def test_a_refusal_by_the_storage_is_not_tried_again(tmp_path: Path) -> None:
     base, adapters, _ = small_model(tmp_path)
-    fails("upload_part", refused(403, PermissionError), 100)
+    asked: list[int] = []
+
+    def refuse(called: str, given: dict[str, Any]) -> None:
+        if called == "upload_part":
+            asked.append(given["PartNumber"])
+            raise refused(403, PermissionError)
+
+    BucketStorage.faults.append(refuse)
     with pytest.raises(PermissionError):
         ltx2c.fuse_checkpoint(base, adapters, OUT)
-    assert BucketStorage.calls.count("upload_part") == 0  # those that fail are not counted
+    assert asked and len(set(asked)) == len(asked)
+
+
+def test_another_version_is_not_read_even_if_the_first_one_returns(tmp_path: Path) -> None:
+    base, _, _ = small_model(tmp_path)
+    content, url = base.read_bytes(), "bucket://models/base.safetensors"
+    BucketStorage().pipe_file("/models/base.safetensors", content)
+    reads: list[str] = []
+
+    def swap(called: str, given: dict[str, Any]) -> None:
+        if called == "get_object":
+            reads.append(called)
+            BucketStorage().pipe_file("/models/base.safetensors", content if len(reads) != 2 else content[:-1] + b"x")
+
+    with ltx2c.Checkpoint.open(url) as checkpoint:
+        checkpoint.files[0]._reader._head = b""
+        BucketStorage.faults.append(swap)
+        reads.append("the first")
+        with pytest.raises(RefusedError, match="changed since it was opened: version") as refusal:
+            checkpoint.tensors["bias"].read()
+        assert refusal.value.code == "file-changed"
+        BucketStorage().pipe_file("/models/base.safetensors", content)
+        checkpoint.check_unchanged()
 
 
 @pytest.mark.parametrize("force", [False, True])

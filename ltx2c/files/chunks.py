@@ -12,13 +12,16 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as WaitedError
 
-from ltx2c.crew import Crew
+from ltx2c.crew import Crew, is_cancelled
 
 CHUNK_BYTES = 4 << 20
 IN_FLIGHT = 24
 KEPT = 40  # chunks, of all objects of a process
+
+_PATIENCE = 0.25  # seconds between two looks at whether a chunk is still wanted: a network may never answer
 
 Fetch = Callable[[int, int], bytes]
 """Gives an object's bytes from ``begin`` to ``end``."""
@@ -48,7 +51,7 @@ class Chunks:
             number = at // CHUNK_BYTES
             there = self._chunks(fetch, size, number, min(number + IN_FLIGHT - 1, last // CHUNK_BYTES))
             try:
-                chunk = there.result()
+                chunk = _awaited(there)
             except BaseException:
                 self._drop(fetch, number)  # who asks again may be luckier
                 raise
@@ -81,6 +84,17 @@ class Chunks:
         with self._lock:
             for key in [key for key in self._kept if key[0] == fetch]:
                 del self._kept[key]
+
+
+def _awaited(chunk: Future[bytes]) -> bytes:
+    while True:
+        try:
+            return chunk.result(_PATIENCE)
+        except WaitedError:
+            if chunk.done():  # the connection's own
+                return chunk.result()
+            if is_cancelled():
+                raise CancelledError from None
 
 
 def chunks() -> Chunks:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import builtins
 import json
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 
 import ltx2c
 from ltx2c.cli import main
+from ltx2c.crew import Crew
 from ltx2c.errors import RefusedError
 from ltx2c.files import Checkpoint, TensorFile
 from ltx2c.files import chunks as chunks_module
@@ -302,6 +305,36 @@ def test_several_chunks_are_under_way_at_once_and_each_is_fetched_once(monkeypat
     chunks = Chunks()
     chunks.read(fetch, 80, 0, memoryview(bytearray(80)), ahead=False)
     assert sorted(asked) == list(range(0, 80, 10))
+    chunks._crew.cancel()
+
+
+def test_who_waits_for_a_chunk_that_never_comes_can_be_cancelled() -> None:
+    asked, never = threading.Event(), threading.Event()
+
+    def fetch(begin: int, end: int) -> bytes:
+        asked.set()
+        never.wait(60)
+        return b"abc"
+
+    chunks, reading = Chunks(), Crew(1, "reading")
+    waiting = reading.submit(chunks.read, fetch, 3, 0, memoryview(bytearray(3)), ahead=False)
+    assert asked.wait(20)
+    began = time.monotonic()
+    reading.cancel()
+    assert time.monotonic() - began < 20 and not never.is_set()
+    with pytest.raises(CancelledError):
+        waiting.result()
+    never.set()
+    chunks._crew.cancel()
+
+
+def test_a_connection_that_times_out_is_no_reason_to_wait_on() -> None:
+    def fetch(begin: int, end: int) -> bytes:
+        raise TimeoutError("the server's")
+
+    chunks = Chunks()
+    with pytest.raises(TimeoutError, match="the server's"):
+        chunks.read(fetch, 3, 0, memoryview(bytearray(3)), ahead=False)
     chunks._crew.cancel()
 
 
