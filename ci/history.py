@@ -34,8 +34,8 @@ SHAPES = {
 }
 
 # What ltx2c is compared with, at 4096x450x4096; drawn dashed.
-RIVALS = {"torch": "#555", "scalar loop": "#999"}
-RIVALS_BENCHMARK = "kernels.Rivals.track_gflops"
+RIVALS = {"torch in f32": "#222", "torch": "#555", "scalar loop": "#999"}
+RIVALS_BENCHMARK = "rivals.Rates.track_gflops"
 
 MARKS = ("<!-- history: written by ci/history.py -->", "<!-- end of history -->")
 

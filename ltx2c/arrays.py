@@ -14,8 +14,12 @@ from ltx2c.errors import RefusedError
 
 Array = npt.NDArray[Any]
 
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
 # The kernels' numbers for dtypes (core.h).
 KERNEL_DTYPES: dict[np.dtype[Any], int] = {dtype.numpy: dtype.code for dtype in FUSIBLE.values()}
+
+_TORCH_DTYPES = frozenset(f"torch.{dtype}" for dtype in KERNEL_DTYPES)
 
 
 def numbered(array: Array) -> tuple[Array, int]:
@@ -29,17 +33,22 @@ def as_array(given: Any, name: str) -> Array:
     Raises:
         RefusedError: anything else, called ``name`` in the message.
     """
+    array = given if type(given) is np.ndarray else _as_plain(given, name)
+    if array.ndim != 2:
+        raise RefusedError(f"{name} must have 2 dimensions, not {array.ndim}: {list(array.shape)}", code="dimensions")
+    if array.dtype not in KERNEL_DTYPES:
+        raise _wrong_dtype(name, array.dtype)
+    if array.shape[1] == 1 and array.strides[1] != array.itemsize:  # means nothing, and may be anything
+        return np.lib.stride_tricks.as_strided(array, strides=(array.strides[0], array.itemsize))
+    return array
+
+
+def _as_plain(given: Any, name: str) -> Array:
     array = _from_torch(given, name) if _is_torch(given) else given
     if not isinstance(array, np.ndarray):
         raise RefusedError(f"{name} is neither a NumPy array nor a torch tensor: {type(given).__name__}", code="type")
     if isinstance(array, np.ma.MaskedArray):  # what is masked would be fused like the rest
         raise RefusedError(f"{name} is a masked array; filled() or .data makes it a plain one", code="type")
-    if array.ndim != 2:
-        raise RefusedError(f"{name} must have 2 dimensions, not {array.ndim}: {list(array.shape)}", code="dimensions")
-    if array.dtype not in KERNEL_DTYPES:
-        raise _wrong_dtype(name, array.dtype)
-    if array.shape[1] == 1:  # one column's stride means nothing, and may be anything
-        return np.lib.stride_tricks.as_strided(array, strides=(array.strides[0], array.itemsize))
     return array
 
 
@@ -70,16 +79,17 @@ def mark_written(out: Any) -> None:
 def _from_torch(tensor: Any, name: str) -> Array:
     torch = sys.modules["torch"]
     _check_plain(tensor, name)
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+    if not tensor.is_cpu or tensor.layout is not torch.strided:
         raise RefusedError(f"{name} is not a dense tensor on the CPU: {tensor.layout}, {tensor.device}", code="device")
-    if str(tensor.dtype).removeprefix("torch.") not in map(str, KERNEL_DTYPES):
+    if str(tensor.dtype) not in _TORCH_DTYPES:
         raise _wrong_dtype(name, tensor.dtype)
     if tensor.is_neg():  # its memory holds other values than it shows: torch negates them when they are read
         raise RefusedError(f"{name} is the negative view of another tensor; resolve_neg() makes it one", code="type")
     _check_storage(tensor, name)
-    tensor = tensor.detach()
-    if tensor.dtype == torch.bfloat16:
-        array: Array = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.dtype is torch.bfloat16:
+        array: Array = tensor.view(torch.int16).numpy().view(_BFLOAT16)
         return array
     array = tensor.numpy()
     return array
@@ -90,7 +100,7 @@ def _check_plain(tensor: Any, name: str) -> None:
     torch = sys.modules["torch"]
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise RefusedError(f"{name} is a {type(tensor).__name__}, which has no plain memory of its own", code="type")
-    if tensor.device.type == "cpu" and tensor.layout == torch.strided:
+    if tensor.is_cpu and tensor.layout is torch.strided:
         try:
             tensor.data_ptr()
         except RuntimeError:
@@ -103,9 +113,9 @@ def _check_storage(tensor: Any, name: str) -> None:
     """Refuse a tensor whose memory was taken away, as FSDP does between two uses."""
     if not tensor.numel():
         return
-    last = tensor.storage_offset() + sum(
-        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-    )
+    last = tensor.storage_offset()
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        last += (size - 1) * stride
     needed, there = (last + 1) * tensor.element_size(), tensor.untyped_storage().nbytes()
     if there < needed:
         raise RefusedError(

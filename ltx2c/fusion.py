@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ltx2c import kernels
 from ltx2c.arithmetic import LTX, Arithmetic, arithmetic_named
@@ -28,6 +27,8 @@ _BATCH_MACS = 200_000_000_000
 _THREAD_MACS = 4_000_000
 _VALUE_MACS = 8
 
+_FULL = (FullTerm, KroneckerTerm)
+
 
 class Job(NamedTuple):
     """One weight of a list: ``out = weight + the terms' delta``; ``out`` may be the weight itself."""
@@ -40,8 +41,7 @@ class Job(NamedTuple):
     @property
     def macs(self) -> int:
         """Multiply-adds: of its products, and one per value of a full term."""
-        full = FullTerm | KroneckerTerm
-        return sum(self.weight.size * (1 if isinstance(term, full) else term[0].shape[0]) for term in self.terms)
+        return self.weight.size * sum([1 if isinstance(term, _FULL) else len(term[0]) for term in self.terms])
 
 
 def fuse_tensor(
@@ -144,34 +144,31 @@ def _batches(jobs: Iterable[Job]) -> Iterable[tuple[list[Job], int]]:
 
 
 def _run(jobs: list[Job], kernel: str, threads: int) -> list[int]:
-    fused = [job for job in jobs if job.terms and job.weight.size]
-    structures = kernels.Jobs(len(fused), sum(len(job.terms) for job in fused))
-    for weight, terms, out, arithmetic in fused:
-        dtype = KERNEL_DTYPES[weight.dtype]
-        structures.add_job(_bytes(weight), _bytes(out), dtype, weight.shape[1], arithmetic.code)
+    work = [job for job in jobs if job.terms and job.weight.size]
+    structures = kernels.Jobs(len(work), sum([len(job.terms) for job in work]))
+    for weight, terms, out, arithmetic in work:
+        structures.add_job(weight, out, KERNEL_DTYPES[weight.dtype], arithmetic.code)
         for term in terms:
             _add_term(structures, term)
     for job in jobs:
         if not job.terms and job.out is not job.weight:
             job.out[...] = job.weight
-    counts = iter(structures.run(kernel, threads, current_stop()))
-    return [next(counts) if job.terms and job.weight.size else 0 for job in jobs]
+    counts = structures.run(kernel, threads, current_stop())
+    if len(work) == len(jobs):
+        return counts
+    left = iter(counts)
+    return [next(left) if job.terms and job.weight.size else 0 for job in jobs]
 
 
 def _add_term(structures: kernels.Jobs, term: KernelTerm) -> None:
     if isinstance(term, FullTerm):
         d = _rows_adjacent(term.d)
-        structures.add_full_term(_bytes(d), KERNEL_DTYPES[d.dtype], term.strength)
+        structures.add_full_term(d, KERNEL_DTYPES[d.dtype], term.strength)
     elif isinstance(term, KroneckerTerm):
         structures.add_kronecker_term(*term)
     else:
         a, b = _rows_adjacent(term[0]), _rows_adjacent(term[1])
-        structures.add_term(_bytes(a), KERNEL_DTYPES[a.dtype], _bytes(b), KERNEL_DTYPES[b.dtype], term[2])
-
-
-def _bytes(array: Array) -> npt.NDArray[np.uint8]:
-    """``[rows, columns]`` as bytes ``[rows, columns * itemsize]``, without a copy."""
-    return array.view(np.uint8)
+        structures.add_term(a, KERNEL_DTYPES[a.dtype], b, KERNEL_DTYPES[b.dtype], term[2])
 
 
 def _rows_adjacent(factor: Array) -> Array:
@@ -213,7 +210,7 @@ def _check_weight(weight: Array, out: Array) -> None:
         raise RefusedError("out is read-only", code="read-only")
     if abs(out.strides[0]) < out.shape[1] * out.itemsize and out.shape[0] > 1:
         raise RefusedError(f"out's rows overlap each other: strides {out.strides}", code="overlapping-rows")
-    if not same_memory(weight, out) and shares_memory(weight, out):
+    if out is not weight and shares_memory(weight, out) and not same_memory(weight, out):
         raise RefusedError("out overlaps the weight without being the weight", code="overlap")
 
 

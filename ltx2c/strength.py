@@ -12,6 +12,9 @@ from ltx2c.errors import RefusedError, printable
 # The least double that rounds to an infinite float32. Compared, not rounded: how the calling thread rounds is its own.
 _BEYOND_FLOAT32 = float.fromhex("0x1.ffffffp127")
 
+# Floats first: whether a class is a number to the abc takes a while to find out.
+_REAL = (float, numbers.Real, ml_dtypes.bfloat16)
+
 
 def check_strength(strength: object, whose: object) -> float:
     """``strength`` as a float, not yet rounded to float32. A bool is a number to Python, but here a mistake.
@@ -23,7 +26,7 @@ def check_strength(strength: object, whose: object) -> float:
     Raises:
         RefusedError: not a number, NaN, or beyond float32's range.
     """
-    if isinstance(strength, numbers.Real | ml_dtypes.bfloat16) and not isinstance(strength, bool):
+    if isinstance(strength, _REAL) and not isinstance(strength, bool):
         try:
             value = float(strength)
         except OverflowError:  # a whole number beyond double's range

@@ -83,7 +83,7 @@ def test_rivals_are_lines_of_their_own(history: ModuleType, tmp_path: Path) -> N
     record(tmp_path / "m", "aaaaaaaa", 1, [1.0, 2.0, 3.0, 400.0])
     path = tmp_path / "m" / "aaaaaaaa-virtualenv-py3.11.json"
     result = json.loads(path.read_text())
-    result["results"]["kernels.Rivals.track_gflops"] = [[0.53, 300.0], [["'scalar loop'", "'torch'"]], "v", 0]
+    result["results"]["rivals.Rates.track_gflops"] = [[0.53, 300.0], [["'scalar loop'", "'torch'"]], "v", 0]
     path.write_text(json.dumps(result))
     (tmp_path / "m" / "machine.json").write_text(json.dumps({"cpu": "Some CPU", "machine": "m"}))
 

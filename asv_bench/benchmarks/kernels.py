@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import subprocess
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from .measuring import best_seconds, trained_like
-
-Array = npt.NDArray[Any]
-
-FLOOR = Path(__file__).parents[2] / "ci" / "floor.c"
-SCALAR_ROWS = 64
 
 
 class Case(NamedTuple):
@@ -103,48 +93,6 @@ class Shapes(_Fuse):
         return self.case.flops / best_seconds(self.fuse) / 1e9
 
     track_gflops.unit = "GFLOP/s"
-
-
-class Rivals:
-    """What ltx2c is compared with, on the same weight: the scalar loop that it replaces, and torch."""
-
-    params = (["scalar loop", "torch"],)
-    param_names = ("rival",)
-    timeout = 120
-
-    def setup(self, rival: str) -> None:
-        case = CASES["4096x450x4096"]
-        self.flops = case.flops
-        weight = trained_like((case.out, case.into), 0.02)
-        a, b = trained_like((case.rank, case.into), 0.02), trained_like((case.out, case.rank), 0.002)
-        self.run = scalar_run(weight, a, b) if rival == "scalar loop" else torch_run(weight, a, b)
-        self.share = SCALAR_ROWS / case.out if rival == "scalar loop" else 1
-
-    def track_gflops(self, rival: str) -> float:
-        return self.share * self.flops / best_seconds(self.run) / 1e9
-
-    track_gflops.unit = "GFLOP/s"  # type: ignore[attr-defined]
-
-
-def scalar_run(weight: Array, a: Array, b: Array) -> Callable[[], object]:
-    """The first rows alone: all of them take half a minute."""
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder, "floor.so")
-        flags = ["-O2", "-fno-tree-vectorize", "-ffp-contract=off", "-shared", "-fPIC"]
-        subprocess.run([os.environ.get("CC", "cc"), *flags, "-o", str(library), str(FLOOR)], check=True)
-        fuse = ctypes.CDLL(str(library)).scalar_fuse
-    fuse.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_float] + [ctypes.c_long] * 3
-    fuse.restype = None
-    return lambda: fuse(weight.ctypes.data, a.ctypes.data, b.ctypes.data, 0.8, SCALAR_ROWS, len(a), a.shape[1])
-
-
-def torch_run(*arrays: Array) -> Callable[[], object]:
-    try:
-        import torch
-    except ImportError as error:
-        raise NotImplementedError from error
-    weight, a, b = (torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) for array in arrays)
-    return lambda: weight.add_(torch.matmul(b * 0.8, a))
 
 
 class LowRank(_Fuse):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import ml_dtypes
@@ -13,6 +14,7 @@ import numpy.typing as npt
 _POOL = 1_048_573  # prime, so that the rows of a tensor do not repeat each other
 
 _BURSTS, _PAUSE = 3, 0.05
+_SERIES, _FEWEST = 0.05, 4
 
 
 def trained_like(
@@ -37,6 +39,24 @@ def best_seconds(work: Callable[[], object], *, at_least: float = 0.45) -> float
             work()
             times.append(time.perf_counter() - started)
     return min(times)
+
+
+def in_turn(runs: Mapping[str, Callable[[], object]], *, rounds: int = 7) -> dict[str, float]:
+    """The median seconds of each, which take turns: for a while each, as one would be measured with the threads of the
+    one before still awake, and its own first runs do not count.
+    """
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, work in runs.items():
+            series: list[float] = []
+            while sum(series) < _SERIES or len(series) < _FEWEST:
+                started = time.perf_counter()
+                work()
+                series.append(time.perf_counter() - started)
+                if series[0] > _SERIES:
+                    break
+            times[name] += series[len(series) // 4 :]
+    return {name: statistics.median(found) for name, found in times.items()}
 
 
 def read_into_cache(*paths: Path) -> None:

@@ -7,10 +7,9 @@ contract's bytes.
 from __future__ import annotations
 
 import functools
-import os
 
 from ltx2c.errors import RefusedError, printable
-from ltx2c.kernels.fuse import CancelledError, Jobs, Stop, built, processors
+from ltx2c.kernels.fuse import CancelledError, Jobs, Stop, built, forced, processors
 
 __all__ = ["CancelledError", "Jobs", "Stop", "available", "processors", "selected", "verdicts", "why"]
 
@@ -25,7 +24,7 @@ def verdicts() -> dict[str, str]:
 
 def available() -> tuple[str, ...]:
     """Names of the kernels that run here, slowest first."""
-    return tuple(name for name, verdict in verdicts().items() if not verdict)
+    return tuple([name for name, verdict in verdicts().items() if not verdict])
 
 
 def selected() -> str:
@@ -34,20 +33,20 @@ def selected() -> str:
     Raises:
         RefusedError: ``LTX2C_KERNEL`` names a kernel that does not run here.
     """
-    forced = os.environ.get(_VARIABLE)
-    if not forced:
+    name = forced()
+    if name is None:
         return available()[-1]
-    if forced not in available():
+    if name not in available():
         raise RefusedError(
-            f"{_VARIABLE} names the kernel '{printable(forced)}', but this machine runs only {', '.join(available())}",
+            f"{_VARIABLE} names the kernel '{printable(name)}', but this machine runs only {', '.join(available())}",
             code="kernel",
         )
-    return forced
+    return name
 
 
 def why() -> str:
     """One line on the choice: forced or fastest, and what kept each faster kernel of this build away."""
-    if os.environ.get(_VARIABLE):
+    if forced() is not None:
         return f"{selected()}: named by {_VARIABLE}"
     names = list(verdicts())
     missed = names[names.index(selected()) + 1 :]

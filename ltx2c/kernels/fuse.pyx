@@ -1,11 +1,17 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The bindings to the C kernels: fills C structures from byte views of arrays, and runs their blocks in parallel."""
+"""The bindings to the C kernels: fills C structures from NumPy arrays, and runs their blocks in parallel."""
 
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from cpython.unicode cimport PyUnicode_AsUTF8
 from cython.parallel cimport parallel, prange
 from libc.stddef cimport ptrdiff_t, size_t
-from libc.stdint cimport uint8_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdint cimport uint64_t
+from libc.stdlib cimport calloc, free, getenv
+from libc.string cimport strcmp
+
+cdef extern from "Python.h":
+    str PyUnicode_DecodeFSDefault(const char *text)
 
 cdef extern from "dispatch.h" nogil:
     ctypedef enum ltx2c_dtype:
@@ -95,12 +101,32 @@ def built():
     return verdicts
 
 
+def forced():
+    """The value of ``LTX2C_KERNEL``, None where it is empty or not set: looking in ``os.environ`` takes a while."""
+    cdef const char *name = getenv("LTX2C_KERNEL")
+    return PyUnicode_DecodeFSDefault(name) if name and name[0] else None
+
+
 cdef const ltx2c_kernel *find_kernel(str name) except NULL:
     cdef int k
     for k in range(LTX2C_KERNEL_COUNT):
-        if ltx2c_kernels[k].name.decode() == name:
+        if strcmp(ltx2c_kernels[k].name, PyUnicode_AsUTF8(name)) == 0:
             return ltx2c_kernels[k]
     raise LookupError(name)
+
+
+cdef struct array_interface:
+    # What NumPy's __array_struct__ points to: for bfloat16 too, which the buffer protocol does not know.
+    int two, nd
+    char typekind
+    int itemsize, flags
+    Py_ssize_t *shape
+    Py_ssize_t *strides
+    void *data
+    void *descr
+
+cdef enum:
+    WRITEABLE = 0x400
 
 
 class CancelledError(Exception):
@@ -139,26 +165,38 @@ cdef class Jobs:
         free(self.jobs)
         free(self.terms)
 
-    cdef void fill(self, ltx2c_matrix *matrix, const uint8_t[:, :] view, int dtype):
-        self.held.append(view)
-        matrix.data = &view[0, 0] if view.shape[0] and view.shape[1] else NULL
-        matrix.stride = view.strides[0]
-        matrix.dtype = <ltx2c_dtype>dtype
+    cdef array_interface *matrix_of(self, array) except NULL:
+        """Where a matrix lies. It is kept alive, and so is this."""
+        capsule = array.__array_struct__
+        cdef array_interface *found = <array_interface *>PyCapsule_GetPointer(capsule, NULL)
+        if found.nd != 2:
+            raise ValueError(f"{found.nd} dimensions")
+        self.held.append(capsule)
+        return found
 
-    def add_job(self, const uint8_t[:, :] weight, uint8_t[:, :] out, int dtype, size_t columns, int arithmetic):
-        """Start a job: byte views [rows, columns * itemsize], and core.h's numbers of dtype and arithmetic."""
+    cdef array_interface *fill(self, ltx2c_matrix *matrix, array, int dtype) except NULL:
+        cdef array_interface *found = self.matrix_of(array)
+        matrix.data = found.data
+        matrix.stride = found.strides[0]
+        matrix.dtype = <ltx2c_dtype>dtype
+        return found
+
+    def add_job(self, weight, out, int dtype, int arithmetic):
+        """Start a job: matrices [rows, columns] of one dtype, and core.h's numbers of dtype and arithmetic."""
         if self.job_count == self.job_room:
             raise IndexError("more jobs than announced")
         cdef ltx2c_job *job = &self.jobs[self.job_count]
-        self.job_count += 1
-        self.fill(&job.weight, weight, dtype)
+        cdef array_interface *read = self.fill(&job.weight, weight, dtype)
+        cdef array_interface *written = read if out is weight else self.matrix_of(out)
+        if not written.flags & WRITEABLE:
+            raise ValueError("out is read-only")
         job.arithmetic = <ltx2c_arithmetic>arithmetic
-        self.held.append(out)
-        job.out = &out[0, 0] if out.shape[0] and out.shape[1] else NULL
-        job.out_stride = out.strides[0]
-        job.rows = weight.shape[0]
-        job.columns = columns
+        job.out = written.data
+        job.out_stride = written.strides[0]
+        job.rows = read.shape[0]
+        job.columns = read.shape[1]
         job.terms = &self.terms[self.term_count]
+        self.job_count += 1
 
     cdef ltx2c_term *next_term(self) except NULL:
         if self.term_count == self.term_room or not self.job_count:
@@ -168,16 +206,15 @@ cdef class Jobs:
         self.jobs[self.job_count - 1].term_count += 1
         return term
 
-    def add_term(self, const uint8_t[:, :] a, int a_dtype, const uint8_t[:, :] b, int b_dtype, double strength):
-        """Add a term of low rank to the job started last: byte views of A [rank, in] and B [out, rank]."""
+    def add_term(self, a, int a_dtype, b, int b_dtype, double strength):
+        """Add a term of low rank to the job started last: A [rank, in] and B [out, rank]."""
         cdef ltx2c_term *term = self.next_term()
-        self.fill(&term.a, a, a_dtype)
+        term.rank = self.fill(&term.a, a, a_dtype).shape[0]
         self.fill(&term.b, b, b_dtype)
-        term.rank = a.shape[0]
         term.strength = ltx2c_round_strength(strength)
 
-    def add_full_term(self, const uint8_t[:, :] d, int dtype, double strength):
-        """Add a full term to the job started last: a byte view of D [out, in]."""
+    def add_full_term(self, d, int dtype, double strength):
+        """Add a full term to the job started last: D [out, in]."""
         cdef ltx2c_term *term = self.next_term()
         self.fill(&term.full, d, dtype)
         term.strength = ltx2c_round_strength(strength)
@@ -208,6 +245,12 @@ cdef class Jobs:
             self.interruption = interruption
             ltx2c_ask(asked)
 
+    cdef void take_blocks(self, ltx2c_batch *batch, int worker, int *asked) noexcept nogil:
+        cdef uint64_t last_look = 0
+        while not ltx2c_is_asked(asked) and ltx2c_run_block(batch, worker):
+            if worker == 0 and ltx2c_is_time(&last_look):  # the first worker is the thread that called
+                self.look_for_signals(asked)
+
     def run(self, str kernel, int threads, Stop stop=None):
         """Fuse every job, on as many of the threads as the system gives.
 
@@ -217,17 +260,18 @@ cdef class Jobs:
         cdef ltx2c_batch batch
         cdef int worker, workers
         cdef size_t j
-        cdef uint64_t last_look = 0
         stop = Stop() if stop is None else stop
         cdef int *asked = &stop.asked
         if ltx2c_plan_batch(&batch, find_kernel(kernel), self.jobs, self.job_count, threads):
             raise MemoryError
         workers = ltx2c_obtainable_threads(batch.worker_count)
-        with nogil, parallel(num_threads=workers):
-            for worker in prange(workers, schedule="static", chunksize=1):
-                while not ltx2c_is_asked(asked) and ltx2c_run_block(&batch, worker):
-                    if worker == 0 and ltx2c_is_time(&last_look):  # the first worker is the thread that called
-                        self.look_for_signals(asked)
+        if workers == 1:  # to open a parallel region takes longer than a small weight's fusion
+            with nogil:
+                self.take_blocks(&batch, 0, asked)
+        else:
+            with nogil, parallel(num_threads=workers):
+                for worker in prange(workers, schedule="static", chunksize=1):
+                    self.take_blocks(&batch, worker, asked)
         ltx2c_close_batch(&batch)
         if self.interruption is not None:
             raise self.interruption
