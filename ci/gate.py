@@ -3,7 +3,8 @@
 Two questions, each answered in processes of their own so that nothing leaks from one measurement into the next:
 
 floor       4096 x 450 x 4096 is at least 100 times faster than the scalar loop that ltx2c replaces (and gives the same
-            bytes), and at least 0.6 of the most that this machine's best instruction can do on all its cores.
+            bytes). It, low ranks and a weight of few rows reach their shares of the most that this machine's best
+            instruction can do on all its cores.
 regression  no kernel or file benchmark takes more than 1.25 times as long as with the base commit. Both are built
             alike and measured in turn; what looks slower is measured again before it counts, and both its shortest
             times and the median of its rounds must say so, because the machine may be shared.
@@ -35,7 +36,10 @@ from typing import NamedTuple
 HERE = Path(__file__).parent
 
 FASTER_THAN_SCALAR = 100
-SHARE_OF_PEAK = 0.6
+LARGE = "4096x450x4096"
+# By out x rank x in: a fifth less than the least that was measured on any machine (kernels/README.md). Low ranks end in
+# the epilogue and in memory; a weight of few rows reads packed A from L2, and that is slow where L2 is.
+SHARES_OF_PEAK = {LARGE: 0.6, "4096x128x4096": 0.48, "4096x32x4096": 0.36, "4096x16x4096": 0.28, "32x450x4096": 0.22}
 FACTOR = 1.25
 
 FAILED = 3  # an exit code that no traceback has: a gate that broke proves nothing
@@ -184,17 +188,17 @@ def floor_holds(build: Path) -> bool:
     for attempt in range(1, REPEATS + 1):
         found = measure(build, build, "gate_floor.py")
         best = {what: max(rate, best.get(what, 0.0)) for what, rate in found["gflops"].items()}
-        over_scalar = best["fused"] / best["scalar"]
-        share = best["fused"] / best["peak"] if best["peak"] else 1.0
-        unit = f"{found['instruction']} on {found['cores']} cores"
-        print(f"floor, 4096 x 450 x 4096, measurement {attempt}:")
-        print(f"  {best['fused']:8.1f} GFLOP/s")
-        print(f"  {over_scalar:8.0f} times the scalar loop ({best['scalar']:.2f} GFLOP/s); limit {FASTER_THAN_SCALAR}")
-        print(f"  {share:8.2f} of {unit} ({best['peak']:.0f} GFLOP/s); limit {SHARE_OF_PEAK}")
+        over_scalar = best[LARGE] / best["scalar"]
+        print(f"floor, measurement {attempt}, beside {best['peak']:.0f} GFLOP/s, the peak of {found['instruction']}")
+        print(f"  on {found['cores']} cores, and {best['scalar']:.2f} GFLOP/s of the scalar loop:")
+        print(f"  {LARGE:<14} {over_scalar:8.0f} times the loop; limit {FASTER_THAN_SCALAR}")
+        shares = {name: best[name] / best["peak"] if best["peak"] else 1.0 for name in SHARES_OF_PEAK}
+        for name, share in shares.items():
+            print(f"  {name:<14} {best[name]:8.1f} GFLOP/s, {share:.2f} of the peak; limit {SHARES_OF_PEAK[name]}")
         if not found["same_bytes"]:
             print("  and other bytes than the scalar loop")
             return False
-        reached = min(over_scalar / FASTER_THAN_SCALAR, share / SHARE_OF_PEAK)
+        reached = min(over_scalar / FASTER_THAN_SCALAR, *(shares[name] / SHARES_OF_PEAK[name] for name in shares))
         if reached >= 1:
             return True
         if reached < HOPELESS or out_of_time():

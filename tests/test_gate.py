@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -19,6 +20,34 @@ def gate() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def floor_of(gate: ModuleType, *measured: dict[str, object]) -> Callable[..., dict[str, object]]:
+    """Measurements of a machine with a peak of 100 GFLOP/s, in which all but what is given is as it should be."""
+    good = dict.fromkeys(gate.SHARES_OF_PEAK, 90.0) | {"scalar": 0.5, "peak": 100.0}
+    turns = iter(measured)
+
+    def measure(*_: object) -> dict[str, object]:
+        return {"gflops": good | next(turns), "instruction": "FMA", "cores": 2, "same_bytes": True}
+
+    return measure
+
+
+@pytest.mark.parametrize(
+    ("measured", "holds"),
+    [
+        ([{}], True),
+        ([{"32x450x4096": 21.0}] * 5, False),
+        ([{"32x450x4096": 21.0}, {"32x450x4096": 23.0}], True),  # the second time, in a quiet moment
+        ([{"4096x16x4096": 6.0}], False),  # hopeless: not measured again
+        ([{"scalar": 1.0}] * 5, False),
+    ],
+)
+def test_every_shape_has_its_floor(
+    gate: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, measured: list[dict[str, object]], holds: bool
+) -> None:
+    monkeypatch.setattr(gate, "measure", floor_of(gate, *measured))
+    assert gate.floor_holds(tmp_path) is holds
 
 
 def test_what_takes_too_long_or_is_gone_is_slower(gate: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
