@@ -42,6 +42,8 @@ LARGE = "4096x450x4096"
 SHARES_OF_PEAK = {LARGE: 0.6, "4096x128x4096": 0.48, "4096x32x4096": 0.36, "4096x16x4096": 0.28, "32x450x4096": 0.22}
 FACTOR = 1.25
 
+UNFINISHED = "not finished"
+
 FAILED = 3  # an exit code that no traceback has: a gate that broke proves nothing
 
 ROUNDS = 4
@@ -89,7 +91,7 @@ def main() -> int:
         try:
             passed = judge(tree, base, Path(folder), args.cflags)
         except subprocess.TimeoutExpired as error:
-            print(f"  not finished after {DEADLINE} s: {' '.join(map(str, error.cmd))}")
+            print(f"  {UNFINISHED} after {DEADLINE} s: {' '.join(map(str, error.cmd))}")
             passed = False
     print(f"\ngate: {'passed' if passed else 'FAILED'}")
     return 0 if passed else FAILED

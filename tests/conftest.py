@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from every_kernel import EVERY_KERNEL
 
 import ltx2c
+from ltx2c import kernels
 from ltx2c.codes import CODES
 from ltx2c.errors import RefusedError
 
@@ -39,3 +41,14 @@ def _every_code_is_registered():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RefusedError, "__init__", checked)
         yield
+
+
+@pytest.fixture(params=EVERY_KERNEL)
+def kernel(request, monkeypatch):
+    """The name of a kernel, in use while the test runs; one that cannot run here is skipped with the reason."""
+    reason = kernels.verdicts().get(request.param, "not in this build: for another architecture, or a newer compiler")
+    if reason:
+        pytest.skip(f"{request.param}: {reason}")
+    monkeypatch.setenv("LTX2C_KERNEL", request.param)
+    assert kernels.selected() == request.param
+    return request.param
