@@ -47,7 +47,7 @@ LTX2C_INLINE size_t ltx2c_max(size_t a, size_t b) { return a > b ? a : b; }
 
 /* Whether a term of low rank is packed as f32: under F32, factors that bf16 does not hold. */
 LTX2C_INLINE int ltx2c_is_wide(const ltx2c_job *job, const ltx2c_term *term) {
-    return job->arithmetic == LTX2C_ARITHMETIC_F32 && !ltx2c_is_full(term) &&
+    return !ltx2c_through_bf16(job->arithmetic) && !ltx2c_is_full(term) &&
            (term->a.dtype != LTX2C_BF16 || term->b.dtype != LTX2C_BF16);
 }
 

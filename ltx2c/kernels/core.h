@@ -37,6 +37,12 @@
 
 LTX2C_INLINE size_t ltx2c_itemsize(ltx2c_dtype dtype) { return dtype == LTX2C_F32 ? 4 : 2; }
 
+/* What the steps ask of an arithmetic: whether factors and aggregates are rounded to bf16, the first term's B scaled
+ * before its product; whether the sum is rounded to bf16 before it is stored; whether the total starts at the weight. */
+LTX2C_INLINE int ltx2c_through_bf16(ltx2c_arithmetic arithmetic) { return arithmetic != LTX2C_ARITHMETIC_F32; }
+LTX2C_INLINE int ltx2c_rounds_sum(ltx2c_arithmetic arithmetic) { return arithmetic == LTX2C_ARITHMETIC_LTX; }
+LTX2C_INLINE int ltx2c_starts_at_weight(ltx2c_arithmetic arithmetic) { return arithmetic == LTX2C_ARITHMETIC_F32; }
+
 LTX2C_INLINE int ltx2c_is_full(const ltx2c_term *term) { return term->full.data || term->kronecker.one; }
 
 /* ---- The guard --------------------------------------------------------------------------------------------------- */

@@ -92,7 +92,7 @@ static void ltx2c_pack_b_row(const ltx2c_kernel *kernel, uint32_t *to, const cha
 static ltx2c_range ltx2c_pack_b_tile(const ltx2c_kernel *kernel, uint32_t *to, const ltx2c_job *job,
                                      const ltx2c_term *term, size_t first, size_t last) {
     const size_t stride = ltx2c_b_stride(kernel, job, term);
-    const int scaled = term == job->terms && job->arithmetic != LTX2C_ARITHMETIC_F32;
+    const int scaled = term == job->terms && ltx2c_through_bf16(job->arithmetic);
     ltx2c_bounds bounds;
     ltx2c_bounds_open(&bounds);
     for (size_t row = first; row < last; row++, to += stride) {

@@ -167,25 +167,23 @@ LTX2C_INLINE void T(accumulate)(const int rows, const ltx2c_strip *s, const ltx2
     if (f->full)
         T(full)(rows, f, p - s->first, sum);
     else
-        T(term)(rows, s->arithmetic == LTX2C_ARITHMETIC_F32, f, p, sum);
+        T(term)(rows, !ltx2c_through_bf16(s->arithmetic), f, p, sum);
 }
 
-/* All terms of one panel: the aggregate, or under F32 the total, weight included. */
+/* All terms of one panel: the aggregate, or the total where that starts at the weight. */
 LTX2C_INLINE void T(chain)(const int rows, const ltx2c_strip *s, size_t p, const char *weight, V(tile) sum) {
     float total[V(mr) * V(vectors) * V(lanes)] __attribute__((aligned(64)));
-    const int f32 = s->arithmetic == LTX2C_ARITHMETIC_F32;
+    const int through_bf16 = ltx2c_through_bf16(s->arithmetic);
     T(accumulate)(rows, s, s->terms, p, sum);
-    if (f32 || s->terms->full) T(scale)(rows, sum, s->terms->strength); /* else the strength is in B */
-    if (f32)
-        T(add_weight)(rows, sum, weight, s->weight_stride, s->dtype);
-    else
-        T(round_all)(rows, sum);
+    if (!through_bf16 || s->terms->full) T(scale)(rows, sum, s->terms->strength); /* else the strength is in B */
+    if (ltx2c_starts_at_weight(s->arithmetic)) T(add_weight)(rows, sum, weight, s->weight_stride, s->dtype);
+    if (through_bf16) T(round_all)(rows, sum);
     for (size_t t = 1; t < s->term_count; t++) {
         T(keep_all)(rows, sum, total);
         T(accumulate)(rows, s, &s->terms[t], p, sum);
         T(scale)(rows, sum, s->terms[t].strength);
         T(add_kept)(rows, sum, total);
-        if (!f32) T(round_all)(rows, sum);
+        if (through_bf16) T(round_all)(rows, sum);
     }
 }
 
@@ -210,10 +208,10 @@ LTX2C_INLINE uint64_t T(store_all)(const int rows, V(tile) sum, const ltx2c_stri
 
 /* Aggregate or total to the stored dtype. */
 LTX2C_INLINE uint64_t T(finish)(const int rows, V(tile) sum, const ltx2c_strip *s, char *out, const char *weight) {
-    if (s->arithmetic != LTX2C_ARITHMETIC_F32) T(add_weight)(rows, sum, weight, s->weight_stride, s->dtype);
-    if (s->arithmetic != LTX2C_ARITHMETIC_LTX || s->dtype != LTX2C_BF16) T(canonical_all)(rows, sum);
+    if (!ltx2c_starts_at_weight(s->arithmetic)) T(add_weight)(rows, sum, weight, s->weight_stride, s->dtype);
+    if (!ltx2c_rounds_sum(s->arithmetic) || s->dtype != LTX2C_BF16) T(canonical_all)(rows, sum);
     if (s->dtype == LTX2C_BF16) return T(store_all)(rows, sum, s, LTX2C_BF16, out, weight);
-    if (s->arithmetic == LTX2C_ARITHMETIC_LTX) T(round_all)(rows, sum);
+    if (ltx2c_rounds_sum(s->arithmetic)) T(round_all)(rows, sum);
     if (s->dtype == LTX2C_F32) return T(store_all)(rows, sum, s, LTX2C_F32, out, weight);
     return T(store_all)(rows, sum, s, LTX2C_F16, out, weight);
 }
@@ -281,24 +279,22 @@ LTX2C_INLINE uint64_t T(full_pair)(const ltx2c_strip *s, const ltx2c_factors *fi
     T(get)(s->dtype, weight, &stored[0], &stored[1]);
     T(get_full)(first->full_dtype, T(full_at)(first, row, at), &sum[0], &sum[1]);
     T(scale_pair)(sum, first->strength);
-    if (s->arithmetic == LTX2C_ARITHMETIC_F32)
-        T(add_pair)(sum, stored);
-    else
-        T(round_pair)(sum);
+    if (ltx2c_starts_at_weight(s->arithmetic)) T(add_pair)(sum, stored);
+    if (ltx2c_through_bf16(s->arithmetic)) T(round_pair)(sum);
     for (size_t t = 1; !alone && t < s->term_count; t++) {
         const ltx2c_factors *f = &s->terms[t];
         V(vector) term[2];
         T(get_full)(f->full_dtype, T(full_at)(f, row, at), &term[0], &term[1]);
         T(scale_pair)(term, f->strength);
         T(add_pair)(sum, term);
-        if (s->arithmetic != LTX2C_ARITHMETIC_F32) T(round_pair)(sum);
+        if (ltx2c_through_bf16(s->arithmetic)) T(round_pair)(sum);
     }
-    if (s->arithmetic != LTX2C_ARITHMETIC_F32) T(add_pair)(sum, stored);
-    if (s->arithmetic != LTX2C_ARITHMETIC_LTX || s->dtype != LTX2C_BF16) {
+    if (!ltx2c_starts_at_weight(s->arithmetic)) T(add_pair)(sum, stored);
+    if (!ltx2c_rounds_sum(s->arithmetic) || s->dtype != LTX2C_BF16) {
         sum[0] = V(canonical)(sum[0]);
         sum[1] = V(canonical)(sum[1]);
     }
-    if (s->arithmetic == LTX2C_ARITHMETIC_LTX && s->dtype != LTX2C_BF16) T(round_pair)(sum);
+    if (ltx2c_rounds_sum(s->arithmetic) && s->dtype != LTX2C_BF16) T(round_pair)(sum);
     ltx2c_doubt doubt, *end = T(put)(s->dtype, out, weight, sum[0], sum[1], &doubt);
     return __builtin_expect(end == &doubt, 1) ? 0 : ltx2c_settle(&doubt, end, 2 * V(lanes), s->dtype);
 }
