@@ -19,11 +19,10 @@ from ltx2c.files.places import check_place, stage_at, write_small
 from ltx2c.files.staging import publish
 from ltx2c.files.url import AnyPath
 from ltx2c.plan.block_weights import BlockWeights
-from ltx2c.plan.checks import check_reference_scales
-from ltx2c.plan.fuse import plan_sources
 from ltx2c.plan.match import OnUnmatched, UnmatchedKey
-from ltx2c.plan.opened import BaseArgument, OpenedPlan, Sources, opened
+from ltx2c.plan.opened import BaseArgument, OpenedPlan
 from ltx2c.plan.options import Options
+from ltx2c.plan.phases import opened_recipe, plans_by_phase
 from ltx2c.prepare import lay_out_whole, paths_read
 from ltx2c.progress import OnProgress, Tracker
 from ltx2c.recipes import Recipe
@@ -110,8 +109,8 @@ def write_phases(
     """
     began = time.perf_counter()
     options = Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant)
-    with opened(base, [(path, 1.0) for path in recipe.paths], alpha=alpha, variant=variant) as (sources, _):
-        plans = _plans(sources, recipe, options)
+    with opened_recipe(base, recipe, alpha=alpha, variant=variant) as sources:
+        plans = plans_by_phase(sources, recipe, options)
         states, files = _states(plans, recipe, out)
         told = {"recipe": recipe.name, "phases": [vars(file) for file in files]}
         table = json.dumps(told, indent=2).encode() + b"\n"
@@ -143,17 +142,6 @@ def write_phases(
             size,
             time.perf_counter() - began,
         )
-
-
-def _plans(sources: Sources, recipe: Recipe, options: Options) -> list[OpenedPlan]:
-    """One a phase."""
-    check_reference_scales(sources.adapters)
-    adapters = dict(zip(recipe.paths, sources.adapters, strict=True))
-    plans = []
-    for phase in recipe.phases:
-        own = Sources(sources.base, [adapters[path] for path, _ in phase.state])
-        plans.append(OpenedPlan(plan_sources(own, [strength for _, strength in phase.state], options), own))
-    return plans
 
 
 def _states(

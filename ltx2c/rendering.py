@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ltx2c.adapters.scaling import AlphaMode
 from ltx2c.arithmetic import LTX
 from ltx2c.plan.bind import choose_double_buffered
+from ltx2c.plan.block_weights import BlockWeights
 from ltx2c.plan.cost import Cost, Rates
 from ltx2c.plan.match import OnUnmatched, UnmatchedKey
 from ltx2c.plan.opened import BaseArgument
@@ -35,6 +37,7 @@ class RenderPlan:
         steps: load, then per render each phase's bind and the terminal step.
         naive: load with everything fused, then per render each phase's rebind.
         rates: what the seconds are predicted from.
+        options: what, beside the arithmetic, changes bytes and was given: ``alpha``, ``block_weights``, ...
         second_copy: None where no budget was given, or no tensor that differs between phases fits it.
     """
 
@@ -44,6 +47,7 @@ class RenderPlan:
     steps: tuple[Step, ...]
     naive: tuple[Step, ...]
     rates: Rates
+    options: Mapping[str, Any]
     second_copy: SecondCopy | None
     unmatched: tuple[UnmatchedKey, ...]
     notes: tuple[str, ...]
@@ -64,6 +68,7 @@ class RenderPlan:
             "recipe": self.recipe,
             "renders": self.renders,
             "terminal": self.terminal,
+            "options": dict(self.options),
             "rates": {"flops_per_second": self.rates.flops, "bytes_per_second": self.rates.bytes},
             "steps": [self._step(step) for step in self.steps],
             "total": self._total(self.steps),
@@ -89,6 +94,8 @@ def plan_render(
     arithmetic: str = LTX.name,
     unmatched: OnUnmatched = "error",
     nvfp4_scales: str | None = None,
+    alpha: AlphaMode = "stated",
+    block_weights: BlockWeights = (),
     memory_budget: int = 0,
     rates: Rates | None = None,
 ) -> RenderPlan:
@@ -100,7 +107,7 @@ def plan_render(
         renders: how many, at least 1.
         terminal: the state each render leaves: ``"last"`` leaves its last phase's, ``"first"`` prepares the next
             render's first phase, ``"base"`` restores the base.
-        arithmetic, unmatched, nvfp4_scales: as for ``plan_fuse``.
+        arithmetic, unmatched, nvfp4_scales, alpha, block_weights: as for ``ResidentCheckpoint.open``.
         memory_budget: bytes for a second copy, as for ``ResidentCheckpoint.open``.
         rates: what to predict seconds from; this machine's, measured once per process, when None.
 
@@ -109,9 +116,9 @@ def plan_render(
         OSError: as the system raised it.
     """
     check_schedule(renders, terminal)
-    with opened_recipe(base, recipe) as sources:
+    with opened_recipe(base, recipe, alpha=alpha) as sources:
         checkpoint = sources.base
-        planned = plan_phases(sources, recipe, Options(arithmetic, unmatched, nvfp4_scales))
+        planned = plan_phases(sources, recipe, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights))
     phases = [(phase.name, fusions) for phase, fusions in zip(recipe.phases, planned.fusions, strict=True)]
     double_buffered = choose_double_buffered(
         checkpoint, planned.fusions, planned.owners, memory_budget, lambda key: checkpoint.tensors[key].nbytes
@@ -130,6 +137,7 @@ def plan_render(
         steps=steps,
         naive=tuple(naive_steps(checkpoint, phases, renders)),
         rates=rates,
+        options=planned.options,
         second_copy=second_copy,
         unmatched=planned.unmatched,
         notes=planned.notes,

@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_arithmetic(parser)
     options.add_unmatched(parser)
+    options.add_strength_options(parser)
 
 
 def run(args: argparse.Namespace) -> Result:
@@ -50,6 +51,8 @@ def run(args: argparse.Namespace) -> Result:
         arithmetic=args.arithmetic,
         unmatched=args.unmatched,
         nvfp4_scales=args.nvfp4_scales,
+        alpha=args.alpha,
+        block_weights=args.block_weights,
         memory_budget=args.memory_budget,
     )
     return Result(plan.as_json(), _text(plan))

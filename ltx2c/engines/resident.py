@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ltx2c.adapters.scaling import AlphaMode
 from ltx2c.arithmetic import LTX
 from ltx2c.engines.memory import ResidentMemory
 from ltx2c.engines.residency import Residency
@@ -24,6 +25,7 @@ from ltx2c.engines.turns import Turns
 from ltx2c.errors import RefusedError, printable
 from ltx2c.files.url import AnyPath
 from ltx2c.plan.bind import Bind, choose_double_buffered
+from ltx2c.plan.block_weights import BlockWeights
 from ltx2c.plan.match import OnUnmatched
 from ltx2c.plan.opened import BaseArgument
 from ltx2c.plan.options import Options
@@ -83,6 +85,7 @@ class ResidentCheckpoint:
 
     Attributes:
         recipe: as given.
+        options: what, beside the arithmetic, changes bytes and was given: ``alpha``, ``block_weights``, ...
         notes: what a user should be told.
         unmatched: adapter keys that no tensor of the base fits, left out.
         double_buffered: keys that are held twice.
@@ -102,6 +105,7 @@ class ResidentCheckpoint:
     ) -> None:
         """Put together what ``open`` has opened; nothing is read."""
         self.recipe = recipe
+        self.options = planned.options
         self.notes, self.unmatched = planned.notes, planned.unmatched
         self.double_buffered = double_buffered
         self._allow_nonfinite = allow_nonfinite
@@ -124,6 +128,8 @@ class ResidentCheckpoint:
         threads: int | None = None,
         unmatched: OnUnmatched = "error",
         nvfp4_scales: str | None = None,
+        alpha: AlphaMode = "stated",
+        block_weights: BlockWeights = (),
         keep_adapters: bool = False,
         widen: Literal["float32"] | None = None,
         memory_budget: int = 0,
@@ -136,7 +142,8 @@ class ResidentCheckpoint:
             recipe: which adapters run in which phase.
             arithmetic: as for ``plan_fuse``.
             threads: how many to use; by default what the machine allows this process.
-            unmatched, nvfp4_scales: as for ``plan_fuse``.
+            unmatched, nvfp4_scales, alpha, block_weights: as for ``plan_fuse``; a phase's strengths stand and are
+                multiplied by the block weights' factors, of which each must fit a module of some phase.
             keep_adapters: keep factors in memory once they were read, instead of reading them at each bind.
             widen: ``"float32"`` holds bfloat16 and float16 tensors as float32: the fused value, widened exactly.
             memory_budget: bytes for a second copy of tensors that differ between phases, so that a bind switches them
@@ -152,8 +159,8 @@ class ResidentCheckpoint:
             raise RefusedError(f"widen is {printable(widen)}; it can be 'float32'", code="bad-widen")
         threads = resolve_threads(threads)
         with ExitStack() as files:
-            sources = files.enter_context(opened_recipe(base, recipe))
-            planned = plan_phases(sources, recipe, Options(arithmetic, unmatched, nvfp4_scales))
+            sources = files.enter_context(opened_recipe(base, recipe, alpha=alpha))
+            planned = plan_phases(sources, recipe, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights))
             tensors, widened = sources.base.tensors, widen is not None
             double_buffered = choose_double_buffered(
                 sources.base,

@@ -72,8 +72,13 @@ def plan_fuse(
         return plan_sources(sources, strengths, options)
 
 
-def plan_sources(sources: Sources, strengths: Sequence[float], options: Options) -> Plan:
-    """``plan_fuse`` of what is open already, at one strength per adapter."""
+def plan_sources(
+    sources: Sources, strengths: Sequence[float], options: Options, factors: Factors | None = None
+) -> Plan:
+    """``plan_fuse`` of what is open already, at one strength per adapter.
+
+    ``factors``: those of the options, where several plans share them and the caller checks that each is used in one.
+    """
     arithmetic = arithmetic_named(options.arithmetic)
     check_on_unmatched(options.unmatched)
     base, adapters = sources.base, sources.adapters
@@ -85,9 +90,10 @@ def plan_sources(sources: Sources, strengths: Sequence[float], options: Options)
     matches = [match_deltas(base, adapter, options.unmatched) for adapter in adapters]
     origins = [Source.of(adapter.checkpoint) for adapter in adapters]
     stored = _stored(base, adapters, matches, options)
-    factors = Factors(options.block_weights)
+    shared, factors = factors is not None, factors or Factors(options.block_weights)
     fusions = _fusions(base, matches, origins, strengths, factors)
-    factors.check_used(base)
+    if not shared:
+        factors.check_used(base)
     weights = _weights(base, stored, fusions, options)
     written = {key: converted(one, options.out_dtype, options.keep) for key, one in weights.items()}
     sources_written = {key for one in written_components(base, weights) for key in one.tensors}

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from ltx2c.adapters.scaling import AlphaMode
 from ltx2c.arithmetic import Arithmetic, arithmetic_named
 from ltx2c.layouts import StoredWeight
+from ltx2c.plan.block_weights import Factors
 from ltx2c.plan.checks import check_reference_scales
 from ltx2c.plan.fuse import plan_sources
 from ltx2c.plan.match import UnmatchedKey
-from ltx2c.plan.opened import BaseArgument, Sources, opened
+from ltx2c.plan.opened import BaseArgument, OpenedPlan, Sources, opened
 from ltx2c.plan.options import Options
 from ltx2c.plan.plan import Fusions
 from ltx2c.plan.transition import Owners
@@ -26,6 +29,7 @@ class PhasePlans:
         fusions: what is fused in each phase, in the recipe's order.
         weights: how each weight is stored that is fused in any phase.
         arithmetic: what is computed.
+        options: those, beside the arithmetic, that change bytes and were given, by name.
         unmatched: keys that no tensor of the base fits, left out; each once.
         notes: what a user should be told, each once.
     """
@@ -33,6 +37,7 @@ class PhasePlans:
     fusions: tuple[Fusions, ...]
     weights: Mapping[str, StoredWeight]
     arithmetic: Arithmetic
+    options: Mapping[str, Any]
     unmatched: tuple[UnmatchedKey, ...]
     notes: tuple[str, ...]
 
@@ -43,32 +48,41 @@ class PhasePlans:
 
 
 @contextlib.contextmanager
-def opened_recipe(base: BaseArgument, recipe: Recipe) -> Iterator[Sources]:
+def opened_recipe(
+    base: BaseArgument, recipe: Recipe, *, alpha: AlphaMode = "stated", variant: str | None = None
+) -> Iterator[Sources]:
     """A base and all adapters of a recipe, open for the length of the block. Raises as ``opened`` does."""
-    with opened(base, [(path, 1.0) for path in recipe.paths]) as (sources, _):
+    with opened(base, [(path, 1.0) for path in recipe.paths], alpha=alpha, variant=variant) as (sources, _):
         yield sources
+
+
+def plans_by_phase(sources: Sources, recipe: Recipe, options: Options) -> list[OpenedPlan]:
+    """A plan for each phase of ``recipe``, from what ``opened_recipe`` gave. Raises as ``plan_phases`` does."""
+    adapters = dict(zip(recipe.paths, sources.adapters, strict=True))
+    check_reference_scales(sources.adapters)
+    factors = Factors(options.block_weights)
+    plans = []
+    for phase in recipe.phases:
+        own = Sources(sources.base, [adapters[path] for path, _ in phase.state])
+        strengths = [strength for _, strength in phase.state]
+        plans.append(OpenedPlan(plan_sources(own, strengths, options, factors), own))
+    factors.check_used(sources.base)
+    return plans
 
 
 def plan_phases(sources: Sources, recipe: Recipe, options: Options) -> PhasePlans:
     """Plan every phase of ``recipe``, from what ``opened_recipe`` gave.
 
     Raises:
-        RefusedError: as ``plan_fuse`` for any phase; reference scales may not conflict between phases either.
+        RefusedError: as ``plan_fuse`` for any phase; reference scales may not conflict between phases either; a block
+            weight must fit a module of one phase.
     """
-    adapters = dict(zip(recipe.paths, sources.adapters, strict=True))
-    check_reference_scales(sources.adapters)
-    plans = [
-        plan_sources(
-            Sources(sources.base, [adapters[path] for path, _ in phase.state]),
-            [strength for _, strength in phase.state],
-            options,
-        )
-        for phase in recipe.phases
-    ]
+    plans = [one.plan for one in plans_by_phase(sources, recipe, options)]
     return PhasePlans(
         fusions=tuple(plan.fusions for plan in plans),
         weights={key: stored for plan in plans for key, stored in plan.weights.items()},
         arithmetic=arithmetic_named(options.arithmetic),
+        options=options.given(),
         unmatched=tuple(dict.fromkeys(key for plan in plans for key in plan.unmatched)),
         notes=(*dict.fromkeys(note for plan in plans for note in plan.notes), *recipe.notes),
     )
