@@ -22,6 +22,7 @@ def make_order(
     destination: Destination,
     form: OutputForm,
     *,
+    checksums: bool,
     units: int,
     force: bool,
     allow_nonfinite: bool,
@@ -34,7 +35,7 @@ def make_order(
     if units < 1:
         raise RefusedError(f"a job has 1 unit or more, not {units}", code="bad-units")
     cut = tuple(UnitFuser(opened, layout, 1).cut(units))
-    return Order(opened.plan, destination.path, force, allow_nonfinite, form, cut, headers_digest(layout))
+    return Order(opened.plan, destination.path, force, allow_nonfinite, form, checksums, cut, headers_digest(layout))
 
 
 def fill_folder(folder: JobFolder, order: Order, layout: OutputLayout, destination: Destination) -> None:

@@ -23,11 +23,8 @@ from ltx2c.plan.opened import reopened
 from ltx2c.prepare import check_destination, lay_out_whole
 
 
-def put_in_place(folder: JobFolder, order: Order, *, check_bytes: bool = True) -> tuple[Nonfinite, tuple[str, ...]]:
-    """Check all marks, and publish the result.
-
-    Args:
-        check_bytes: whether to read all bytes and compare their checksums with the marks'.
+def put_in_place(folder: JobFolder, order: Order) -> tuple[Nonfinite, tuple[str, ...]]:
+    """Check all marks, against the bytes if they have checksums, and publish the result.
 
     Returns:
         What fusing came to, and what a person should know.
@@ -44,7 +41,7 @@ def put_in_place(folder: JobFolder, order: Order, *, check_bytes: bool = True) -
     with reopened(order.plan) as opened:
         layout, notes, *_ = lay_out_whole(opened, order.out, order.form)
         order.check_layout(layout)
-        nonfinite = _check_marks(folder, order, layout, check_bytes)
+        nonfinite = _check_marks(folder, order, layout)
         checked = check_destination(opened, order.out, replace(layout, files=()), force=order.force)
         destination = on_disk(checked, "the result of a job")
         _clear_links(folder, order.out)
@@ -81,12 +78,12 @@ def _inode(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _check_marks(folder: JobFolder, order: Order, layout: OutputLayout, check_bytes: bool) -> Nonfinite:
+def _check_marks(folder: JobFolder, order: Order, layout: OutputLayout) -> Nonfinite:
     nonfinite = Nonfinite(order.plan.base.path, allowed=order.allow_nonfinite)
     ranges = [Unit(file.name, 0, len(file.header)) for file in layout.files]
     for number in range(len(order.units)):
         mark = Mark.read(folder.mark(number))
-        if check_bytes:
+        if order.checksums:
             mark.check(folder.parts)
         nonfinite.add(mark.fused)
         ranges += mark.ranges

@@ -35,7 +35,7 @@ from ltx2c.threads import resolve_threads
 # As large as a unit is at most, so that a kill loses seconds; and at least, so that its own costs do not show.
 UNIT_BYTES = 512 << 20
 SMALLEST_UNIT_BYTES = 16 << 20
-_UNITS = 64  # unless that makes them too large or too small: enough that workers end at about the same time
+_UNITS = 16  # unless that makes them too large or too small: enough that workers end at about the same time
 
 
 class HiddenJobs:
@@ -101,6 +101,7 @@ class HiddenJobs:
             layout,
             destination,
             form,
+            checksums=False,  # what is marked is durable: no byte is read again, as none is of a file that is streamed
             units=max(1, min(_UNITS, layout.size // SMALLEST_UNIT_BYTES), layout.size // UNIT_BYTES),
             force=force,
             allow_nonfinite=allow_nonfinite,
@@ -188,6 +189,4 @@ def _make(
     if folder.is_published(order.out):
         return Nonfinite(order.plan.base.path, allowed=True), ("it was in place already",)
     do_missing(folder, order, threads=threads, executor=executor, progress=progress)
-    # Units that are marked were durable before that, and nobody else is at work here: as of a file that is streamed,
-    # no byte is read again.
-    return put_in_place(folder, order, check_bytes=False)
+    return put_in_place(folder, order)

@@ -99,7 +99,14 @@ class Job:
             destination = on_disk(check_destination(opened, out, layout, force=force), "the result of a job")
             count = max(1, layout.size // UNIT_BYTES) if units is None else units
             order = make_order(
-                opened, layout, destination, form, units=count, force=force, allow_nonfinite=allow_nonfinite
+                opened,
+                layout,
+                destination,
+                form,
+                checksums=True,
+                units=count,
+                force=force,
+                allow_nonfinite=allow_nonfinite,
             )
         folder.make()
         fill_folder(folder, order, layout, destination)

@@ -26,13 +26,14 @@ class Mark:
     Attributes:
         unit: its number.
         ranges: what was written, in that order.
-        xxh3: 128-bit XXH3 of those bytes, in hex: against mistakes and faults, not against forgery.
+        xxh3: 128-bit XXH3 of those bytes, in hex: against mistakes and faults, not against forgery; None where none was
+            asked for.
         nonfinite, unencodable, loss: as ``Fused`` has them.
     """
 
     unit: int
     ranges: tuple[Unit, ...]
-    xxh3: str
+    xxh3: str | None
     nonfinite: Mapping[str, int]
     unencodable: Mapping[str, int]
     loss: Loss
@@ -81,15 +82,16 @@ class Mark:
 
 
 class Written:
-    """Notes the ranges that are written, adjoining ones joined, and digests them."""
+    """Notes the ranges that are written, adjoining ones joined, and digests them where that is asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, checksum: bool) -> None:
         self.ranges: list[Unit] = []
-        self._digest = xxhash.xxh3_128()
+        self._digest = xxhash.xxh3_128() if checksum else None
 
     def add(self, file: str, begin: int, data: memoryview) -> None:
         """Take bytes as they are written."""
-        self._digest.update(data)
+        if self._digest is not None:
+            self._digest.update(data)
         end = begin + len(data)
         if self.ranges and self.ranges[-1].file == file and self.ranges[-1].end == begin:
             begin = self.ranges.pop().begin
@@ -99,7 +101,8 @@ class Written:
     def mark(self, unit: int, fused: Fused) -> Mark:
         """The mark of all that was taken."""
         counts = dict(fused.nonfinite), dict(fused.unencodable)
-        return Mark(unit, tuple(self.ranges), self._digest.hexdigest(), *counts, fused.loss)
+        checksum = self._digest.hexdigest() if self._digest is not None else None
+        return Mark(unit, tuple(self.ranges), checksum, *counts, fused.loss)
 
 
 def write_durably(path: Path, text: str) -> None:

@@ -29,6 +29,7 @@ class Order:
         out: where the result goes, absolute.
         force, allow_nonfinite: as for ``fuse_checkpoint``.
         form: of the result.
+        checksums: whether units are marked with checksums of their bytes, for others to compare.
         units: that together make the result, but for its headers.
         headers_sha256: hex digest of those, which another version of the program would write otherwise.
     """
@@ -38,6 +39,7 @@ class Order:
     force: bool
     allow_nonfinite: bool
     form: OutputForm
+    checksums: bool
     units: tuple[Unit, ...]
     headers_sha256: str
 

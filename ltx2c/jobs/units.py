@@ -32,7 +32,7 @@ class UnitWorker:
             OSError: as the system says.
             RefusedError: ``file-changed``.
         """
-        written = Written()
+        written = Written(checksum=self._order.checksums)
         with contextlib.ExitStack() as stack:
             files: dict[str, PositionalFile] = {}
 
