@@ -1,4 +1,4 @@
-"""Run the docs' code blocks that are too slow for the tests: in a clone, with environments of their own.
+"""Run the docs' code blocks that are too slow for the tests: in a copy of the tree, with environments of their own.
 
 The blocks are those that say `run by ci/docs.py`: the main job, the session with files of LTX-2.5's shape, whose output
 must be what the docs show but for numbers, and how the node pack is installed.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +18,8 @@ sys.path[0] = str(ROOT / "tests")
 from snippets import Snippet, launcher, run_console, run_shell, snippets  # noqa: E402
 
 LIMIT = 900  # seconds for one block
+# Not copied. Objects are, with their times, so that nothing is compiled again that CI has just compiled.
+LEFT = shutil.ignore_patterns(".git", ".venv", ".*cache", "__pycache__", "env", "html", "*.so")
 
 # An environment that a block makes sees this one's packages. `ci/package.sh` installs them afresh.
 PYTHON3 = """#!/bin/sh
@@ -35,7 +36,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ltx2c-docs-") as name:
         home = Path(name)
         clone = home / "clone" / "ltx2c"
-        subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
+        shutil.copytree(ROOT, clone, ignore=LEFT)
         sessions, pack = home / "me", home / "pack"
         sessions.mkdir()
         environment = {**os.environ, "PATH": f"{launcher(home / 'bin')}:{os.environ['PATH']}"}
@@ -68,7 +69,7 @@ def _pack(folder: Path, clone: Path, block: Snippet, environment: dict[str, str]
     """With a ComfyUI that is nothing but its folders and its Python."""
     (folder / "COMFYUI" / "custom_nodes").mkdir(parents=True)
     run_shell("python3 -m venv COMFYUI/.venv", folder, environment)
-    shutil.copytree(clone, folder / "ltx2c", ignore=shutil.ignore_patterns(".venv"))  # with objects built before
+    shutil.copytree(clone, folder / "ltx2c", ignore=LEFT)
     run_shell(block.code, folder, environment, timeout=LIMIT)
     nodes = folder / "COMFYUI" / "custom_nodes" / "ltx2c"
     assert (nodes / "__init__.py").is_file() and (nodes / "LICENSE").is_file()
