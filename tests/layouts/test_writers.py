@@ -1,6 +1,6 @@
 """What other people's writers make is read to the values that they decode, and what we write they decode to ours.
 
-They run where they are installed: ``pip install --no-deps torchao comfy-kitchen`` (both need the torch that is there).
+They run where they are installed: ``ci/writers.sh`` installs them.
 """
 
 from __future__ import annotations
@@ -76,3 +76,27 @@ def test_torchao_fp8_rows():
     assert theirs.scale.shape == (200, 1) and theirs.scale.dtype == torch.float32
     ours = decoded("fp8-row", stored(theirs.qdata, E4M3), {"scale": theirs.scale.numpy().copy()}, (200, 160))
     np.testing.assert_array_equal(bits(ours.astype(BF16)), stored(theirs.dequantize(), np.uint16))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "name", "block"),
+    [("tensor", "fp8-scaled", None), ("channel", "fp8-row", None), ("block", "fp8-block", [128, 128])],
+)
+def test_compressed_tensors_fp8(strategy, name, block):
+    """Of a float32 model. Of a bfloat16 one it stores bfloat16 scales, for which there is no rule: refused by name."""
+    torch, compressors = pytest.importorskip("torch"), writer("compressed_tensors.compressors")
+    quantization = writer("compressed_tensors.quantization")
+    arguments = quantization.QuantizationArgs(num_bits=8, type="float", strategy=strategy, block_structure=block)
+    scheme = quantization.QuantizationScheme(targets=["Linear"], weights=arguments, format="float-quantized")
+    linear = torch.nn.Linear(256, 384, bias=False)
+    quantization.initialize_module_for_quantization(linear, scheme)
+    grouped = {"tensor": (1, 384, 1, 256), "channel": (384, 1, 1, 256), "block": (3, 128, 2, 128)}[strategy]
+    scales = linear.weight.data.reshape(grouped).abs().amax((1, 3)) / 448
+    linear.weight_scale.data.copy_(scales.reshape(linear.weight_scale.shape))
+    linear.quantization_status = quantization.QuantizationStatus.FROZEN
+    compressors.compress_module(linear)
+    made = linear.state_dict()
+    assert set(made) == {"weight", "weight_scale"}
+    ours = decoded(name, stored(made["weight"], E4M3), {"scale": made["weight_scale"].numpy().copy()}, (384, 256))
+    compressors.decompress_module(linear)
+    np.testing.assert_array_equal(ours, linear.weight.data.numpy())
