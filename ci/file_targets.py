@@ -30,7 +30,7 @@ from benchmarks.files import (
 from benchmarks.measuring import read_into_cache
 
 # Prints seconds of the job, the peak of memory and what came from the disk in bytes, beyond what imports take.
-_MEASURE = """
+MEASURE = """
 import re, sys, time
 def counted(file, name):
     return int(re.search(name + r":\\s+(\\d+)", open("/proc/self/" + file).read())[1])
@@ -42,12 +42,12 @@ seconds = time.perf_counter() - began
 print(seconds, 1024 * counted("status", "VmHWM") - resident, counted("io", "\\nread_bytes") - read)
 """
 
-_OURS = {
+OURS = {
     "imports": "import ltx2c",
     "job": "ltx2c.fuse_checkpoint(sys.argv[1], [(sys.argv[2], 0.8)], sys.argv[3])",
 }
 
-_UPSTREAM = {
+UPSTREAM = {
     "imports": "import torch; from safetensors.torch import load_file, save_file",
     "job": """
 base, lora = load_file(sys.argv[1]), load_file(sys.argv[2])
@@ -74,7 +74,7 @@ class Run(NamedTuple):
 def measured(script: dict[str, str], folder: Path, rank: int) -> Run:
     """One run in a process of its own; its output is removed."""
     out = folder / "measured.safetensors"
-    command = [sys.executable, "-c", _MEASURE.format(**script), *inputs(folder, rank), out]
+    command = [sys.executable, "-c", MEASURE.format(**script), *inputs(folder, rank), out]
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     out.unlink(missing_ok=True)
     if run.returncode:
@@ -104,7 +104,7 @@ def show_targets(folder: Path, rank: int, repeat: int) -> None:
             prepare(*files)
             copied[label].append(copy_seconds(folder))
             prepare(*files)
-            fused[label].append(measured(_OURS, folder, rank))
+            fused[label].append(measured(OURS, folder, rank))
     compute = statistics.median(computed)
     for label in caches:
         copy, fuse = statistics.median(copied[label]), medians(fused[label])
@@ -120,8 +120,8 @@ def show_upstream(folder: Path, rank: int, repeat: int) -> None:
     read_into_cache(*inputs(folder, rank))
     ours, theirs = [], []
     for _ in range(repeat):
-        ours.append(measured(_OURS, folder, rank))
-        theirs.append(measured(_UPSTREAM, folder, rank))
+        ours.append(measured(OURS, folder, rank))
+        theirs.append(measured(UPSTREAM, folder, rank))
     we, they = medians(ours), medians(theirs)
     print(
         f"rank {rank:3}: ltx2c {we.seconds:.2f} s, {we.peak / 1e6:.0f} MB; torch {they.seconds:.2f} s, "

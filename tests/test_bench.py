@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import runpy
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +50,22 @@ def test_modules_of_a_shape_take_turns_with_its_weights(small):
     fusion._refuse_shared_outputs(jobs[:3])
     same = [job.out for job in jobs if job.out.shape == (300, 200)]
     assert all(one is not other for i, one in enumerate(same) for other in same[i + 1 : i + bench._WEIGHTS_PER_SHAPE])
+
+
+def test_reports_can_be_compared(small, capsys, monkeypatch, tmp_path):
+    history = runpy.run_path(str(Path(__file__).parents[1] / "ci" / "history.py"))
+    report = bench.bench(threads=1, blocks=1, seconds=0)
+    files = [tmp_path / "one.json", tmp_path / "two.json"]
+    for path in files:
+        path.write_text(json.dumps(report.as_json()))
+    monkeypatch.setattr("sys.argv", ["history.py", "--reports", *map(str, files)])
+    assert history["main"]() == 0
+    head, _, *rows = capsys.readouterr().out.splitlines()
+    assert head.count(f"{report.cpu}, {report.kernel}, 1 threads") == 2
+    assert [row.split(" | ")[0].strip("| ") for row in rows] == [row.name for row in report.rows]
+    assert all(
+        f"{row.gflops:.0f}, {row.peak_share:.0%} of peak" in line for row, line in zip(report.rows, rows, strict=True)
+    )
 
 
 def test_the_table(small):
