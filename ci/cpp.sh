@@ -12,8 +12,8 @@ cd "$work"
 include=$("$python" -m ltx2c.config --includedir)
 echo "ci/cpp.sh: $include"
 
-# test_face NAME COMPILER FLAG...: the tests of the C++ face, built by that compiler.
-test_face() {
+# test_api NAME COMPILER FLAG...: the tests of the C++ API, built by that compiler.
+test_api() {
     local name=$1 compiler=$2
     shift 2
     if ! command -v "$compiler" >/dev/null; then
@@ -42,12 +42,12 @@ in_turn() { # two at a time, or as many as there are cores
     "$@" &
     jobs+=($!)
 }
-in_turn test_face g++-17 g++ -std=c++17 $every
-in_turn test_face g++-20 g++ -std=c++20 $most
-in_turn test_face clang++-17 clang++ -std=c++17 $every
-in_turn test_face clang++-20 clang++ -std=c++20 $most
-in_turn test_face addresses "${CXX:-c++}" -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all
-in_turn test_face threads "${CXX:-c++}" -O1 -g -fsanitize=thread
+in_turn test_api g++-17 g++ -std=c++17 $every
+in_turn test_api g++-20 g++ -std=c++20 $most
+in_turn test_api clang++-17 clang++ -std=c++17 $every
+in_turn test_api clang++-20 clang++ -std=c++20 $most
+in_turn test_api addresses "${CXX:-c++}" -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all
+in_turn test_api threads "${CXX:-c++}" -O1 -g -fsanitize=thread
 in_turn test_clang_c
 for job in "${jobs[@]}"; do wait "$job"; done
 

@@ -1,6 +1,6 @@
 """A storage that speaks as much of S3 as results need, in memory, with faults on demand: ``bucket://NAME/KEY``.
 
-It stands in for s3fs's face, ``call_s3``. ci/storage.py runs the real one against moto's server.
+It stands in for s3fs's method ``call_s3``. ci/storage.py runs the real one against moto's server.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The public face of fusion: kinds of array, layouts, destinations, and what is refused."""
+"""Fusion as the library offers it: kinds of array, layouts, destinations, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The C face: a program outside Python includes the installed headers and makes the same bytes."""
+"""The C API: a program outside Python includes the installed headers and makes the same bytes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ COMPILER = shlex.split(sysconfig.get_config_var("CC") or "cc")
 
 @pytest.mark.parametrize("threading", [[], ["-fopenmp"]], ids=["one-thread", "openmp"])
 def test_a_c_program_makes_the_same_bytes(tmp_path, threading):
-    program = tmp_path / "face"
+    program = tmp_path / "program"
     flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-DLTX2C_WITHOUT_SKYLAKE", *threading]
-    source = Path(__file__).parent / "face.c"
+    source = Path(__file__).parent / "c_api.c"
     subprocess.run([*COMPILER, *flags, f"-I{ltx2c.get_include()}", source, "-o", program], check=True)
     rng = np.random.default_rng(11)
     weight, a, b = (values(rng, shape, "trained", BF16) for shape in [(301, 777), (33, 777), (301, 33)])
@@ -47,14 +47,14 @@ def test_sabotage_is_other_code_with_the_same_bytes(tmp_path, switch):
     programs = {}
     for name, switches in {"sound": [], "sabotaged": [f"-DLTX2C_SABOTAGE={switch}"]}.items():
         program = tmp_path / name
-        subprocess.run([*COMPILER, *flags, *switches, Path(__file__).parent / "face.c", "-o", program], check=True)
+        subprocess.run([*COMPILER, *flags, *switches, Path(__file__).parent / "c_api.c", "-o", program], check=True)
         made = subprocess.run([program, "70", "600", "5", "0.75", "2"], input=given, capture_output=True, check=True)
         assert made.stdout == bits(reference.fuse_tensor(weight, [(a, b, 0.75)])).tobytes()
         programs[name] = program.read_bytes()
     assert b"ltx2c_sabotage" in programs["sabotaged"] and b"ltx2c_sabotage" not in programs["sound"]
 
 
-# Whatever is included: the C face, and what the extension is made of.
+# Whatever is included: the C API, and what the extension is made of.
 @pytest.mark.parametrize("header", ["ltx2c.h", "../kernels/driver.h", "../kernels/dispatch.h"])
 def test_fast_math_is_refused(tmp_path, header):
     made = _compile(tmp_path, header, "-O2", "-ffast-math")
