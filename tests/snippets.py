@@ -111,7 +111,7 @@ def _commands(code: str) -> Iterator[tuple[str, str]]:
         yield command, told
 
 
-def _run(words: list[str], folder: Path, environment: Mapping[str, str], timeout: int = 60) -> str:
+def _run(words: list[str], folder: Path, environment: Mapping[str, str], timeout: int = 100) -> str:
     done = subprocess.run(
         words, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout, check=False
     )
