@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from layout_cases import CASES, SHAPE, assert_holds, flat
 from refusals import refused
 from tensor_files import pair, weight, write
 
@@ -77,6 +78,19 @@ def test_dora_is_rescaled_along_the_axis_that_its_shape_says(
     values = fused(tmp_path, {"x.weight": weight(*shape)}, lora)["x.weight"].astype(np.float64)
     norms = np.sqrt((values**2).sum(axis=0 if by_column else 1))
     assert np.allclose(norms, m.ravel(), rtol=1e-2)
+
+
+@pytest.mark.parametrize("layout", ["fp8", "fp8-scaled", "fp8-block"])
+def test_an_fp8_base_is_fused_by_its_scales_in_its_own_shape_and_moves(tmp_path: Path, layout: str) -> None:
+    """LTX-2#172: without its scale, 770 times too large; #293: stored transposed; mflux#440: lost in integer codes."""
+    case, lora = CASES[layout], pair("x", SHAPE[0], 3, SHAPE[1], dtype=np.float32)
+    before = case.make(1)
+    found = fused(tmp_path, flat({"x": before}), lora, 0.8)
+    wanted = case.expected(before, [(lora["x.lora_A.weight"], lora["x.lora_B.weight"], 0.8)], "ltx")
+    assert_holds(found, flat({"x": wanted}))
+    assert (
+        found["x.weight"].shape == SHAPE and (found["x.weight"].view(np.uint8) != before["weight"].view(np.uint8)).any()
+    )
 
 
 @pytest.mark.parametrize("unmatched", ["error", "warn"])
