@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from goldens import bits
-from layout_cases import CASES, SHAPE, Case, assert_holds, codes, flat, read, scales
+from layout_cases import CASES, RAGGED_CASES, SHAPE, Case, assert_holds, codes, flat, read, scales
 from refusals import refused
 from safetensors import safe_open
 from tensor_files import pair, weight, write
@@ -45,15 +45,18 @@ def arithmetic(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(params=CASES)
+ALL_CASES = CASES | RAGGED_CASES
+
+
+@pytest.fixture(params=ALL_CASES)
 def case(request: pytest.FixtureRequest) -> Case:
-    return CASES[request.param]
+    return ALL_CASES[request.param]
 
 
 def model(folder: Path, case: Case, arithmetic: str, order: Callable[[str], Any] = lambda key: 0) -> Model:
     """Two weights of a layout, one of plain values, one that nobody touches; keys in the file by ``order``."""
     modules = {"a": case.make(1), "b": case.make(5), "c": {"weight": weight(40, 30)}, "kept": {"weight": weight(9, 9)}}
-    shapes = {"a": SHAPE, "b": SHAPE, "c": (40, 30)}
+    shapes = {"a": case.shape, "b": case.shape, "c": (40, 30)}
     adapters: list[tuple[Path, float]] = []
     terms: dict[str, list] = {module: [] for module in shapes}
     for number, (taking, strength) in enumerate([("abc", 0.8), ("bc", -0.3)]):
@@ -111,7 +114,7 @@ def test_files_and_verify(
     report = ltx2c.fuse_checkpoint(made.base, made.adapters, out, sha256=True, **options)
     assert_holds(read(out), made.wanted)
     assert report.loss.encoded.changed == sum(changed(made, key) for key in made.before if is_codes(made, key))
-    assert report.loss.encoded.elements == 2 * SHAPE[0] * SHAPE[1] and report.loss.size.in_steps > 0
+    assert report.loss.encoded.elements == 2 * case.shape[0] * case.shape[1] and report.loss.size.in_steps > 0
     with safe_open(out, "numpy") as by_others:
         assert set(by_others.keys()) == set(made.before)
     assert report.sha256[str(out)] == hashlib.sha256(out.read_bytes()).hexdigest()
@@ -180,7 +183,7 @@ def test_a_plan_goes_through_json(case: Case, arithmetic: str, tmp_path: Path) -
 def test_plans_are_executed_by_another_process(tmp_path: Path) -> None:
     """All layouts under both arithmetics, by one process: it takes a while to start."""
     expected = {}
-    for name, case in CASES.items():
+    for name, case in ALL_CASES.items():
         for arithmetic in ("ltx", "f32"):
             folder = tmp_path / f"{name}-{arithmetic}"
             folder.mkdir()
