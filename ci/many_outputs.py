@@ -53,14 +53,14 @@ def main(blocks: int = 6, rounds: int = 3) -> int:
         def four() -> float:
             began = time.perf_counter()
             for out, strength in zip(outs, STRENGTHS, strict=True):
-                ltx2c("fuse", base, "--lora", lora, strength, "-o", out)
+                ltx2c(here, "fuse", base, "--lora", lora, strength, "-o", out)
             return time.perf_counter() - began
 
         read: list[int] = []
 
         def many() -> float:
             began = time.perf_counter()
-            read.append(ltx2c("fuse-many", base, jobs))
+            read.append(ltx2c(here, "fuse-many", base, jobs))
             return time.perf_counter() - began
 
         times: dict[str, list[float]] = {"four": [], "many": []}

@@ -48,12 +48,12 @@ def main(blocks: int = 1, rank: int = 16) -> int:
         out = folder / "out.safetensors"
         command = [sys.executable, "-m", "ltx2c", "fuse", base, "--lora", lora, "0.8", "-o", out, "--resume", "--json"]
         began = time.perf_counter()
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
         whole = time.perf_counter() - began
         expected = digest(out)
         out.unlink()
 
-        child = subprocess.Popen(command)
+        child = subprocess.Popen(command, cwd=folder)
         number = units = 0
         while child.poll() is None and (not units or number < KILLED_AT * units):
             time.sleep(0.002)
@@ -67,7 +67,7 @@ def main(blocks: int = 1, rank: int = 16) -> int:
             sys.exit("FAILED: it was done before it could be killed")
         number, units = done(folder)
         began = time.perf_counter()
-        told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        told = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout
         resumed = time.perf_counter() - began
         same = digest(out) == expected
         only_the_rest = f"resumed: {number} of {units} units had been done" in told
