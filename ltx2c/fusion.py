@@ -1,4 +1,4 @@
-"""Fuse adapters into arrays: checks what it is given, and hands byte views to the kernels."""
+"""Fuse adapters into arrays: checks what it is given, and hands it to the kernels."""
 
 from __future__ import annotations
 
