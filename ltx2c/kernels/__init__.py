@@ -9,6 +9,11 @@ from __future__ import annotations
 import functools
 
 from ltx2c.errors import RefusedError, printable
+
+# All are loaded with the first. Each binds to the OpenMP runtime that is in sight at that moment, and torch may bring
+# another in between; `fuse` ends its own runtime's threads before a fork, so the others must have the same.
+from ltx2c.kernels import codecs as codecs
+from ltx2c.kernels import elementwise as elementwise
 from ltx2c.kernels.fuse import CancelledError, Jobs, Stop, built, forced, processors
 
 __all__ = ["CancelledError", "Jobs", "Stop", "available", "processors", "selected", "verdicts", "why"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,11 @@ def test_every_kernel_has_its_header_and_its_line():
     listed = [line.split('"')[1] for line in (folder / "kernels.def").read_text().splitlines() if "#include" in line]
     assert [f"{name}.h" for name in kernels.available()] == [n for n in listed if n[:-2] in kernels.available()]
     assert all((folder / name).is_file() for name in [*listed, "core.h", "driver.h"])
+
+
+def test_every_extension_module_is_loaded_with_the_first():
+    """They bind to one OpenMP runtime then, whatever torch brings in later: ci/two_runtimes.py has the consequences."""
+    built = {f"ltx2c.kernels.{path.name.split('.')[0]}" for path in Path(kernels.__file__).parent.glob("*.so")}
+    program = "import sys, ltx2c.kernels; print(*(name for name in sys.modules if name.startswith('ltx2c.kernels.')))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert built and set(loaded.split()) == built
