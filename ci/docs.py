@@ -21,7 +21,7 @@ LIMIT = 900  # seconds for one block
 # Not copied. Objects are, with their times, so that nothing is compiled again that CI has just compiled.
 LEFT = shutil.ignore_patterns(".git", ".venv", ".*cache", "__pycache__", "env", "html", "*.so")
 
-# An environment that a block makes sees this one's packages. `ci/package.sh` installs them afresh.
+# An environment that a block makes sees this one's packages. `ci/wheels.sh` installs them afresh.
 PYTHON3 = """#!/bin/sh
 "{python}" "$@" || exit
 if [ "$1 $2" = "-m venv" ]; then
