@@ -148,6 +148,83 @@ def test_gives_the_bytes_of_the_reference(dtype):
     assert merged.tobytes() == weight.tobytes()
 
 
+@needs_peft
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16], ids=str)
+def test_dora_equals_merge_and_unload_where_sums_are_exact(dtype):
+    """Sums of squares are exact too; of what follows, a root, a quotient and a product, each has one rounding."""
+    ours, theirs = both_merged(wrapped(Model().to(dtype), integers_and_lengths, use_dora=True, target_modules=EVERY))
+    assert_equal(ours, theirs)
+
+
+def integers_and_lengths(model: nn.Module) -> None:
+    """A weight without a zero in any row or column of a dimension: of no length there is no direction."""
+    integers(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter += 3.0
+            parameter += (parameter == 0).to(parameter.dtype)
+
+
+@needs_peft
+@pytest.mark.parametrize("dtype, most", [(torch.bfloat16, 1), (torch.float32, 4)], ids=str)
+def test_dora_is_within_a_step_of_merge_and_unload_elsewhere(dtype, most):
+    base = nn.Sequential(nn.Linear(256, 192)).to(dtype)
+    model = wrapped(base, normals, r=8, target_modules=["0"], use_dora=True)
+    ours, theirs = (merged["0.weight"] for merged in both_merged(model))
+    apart = steps(ours, theirs)
+    # Where the terms cancel, a step of the result is finer than the sums that both make in their own order.
+    cancelled = ((ours.double() - theirs.double()).abs() <= 2**-22 * theirs.double().abs().max()).numpy()
+    assert np.all((apart <= most) | cancelled)
+
+
+@needs_peft
+def test_dora_then_plain_adapters_transposed_and_with_a_bias():
+    conv1d = sys.modules["transformers.pytorch_utils"].Conv1D
+    base = nn.Sequential(conv1d(12, 20), nn.Linear(12, 8)).bfloat16()
+    model = wrapped(base, integers, target_modules=["0"], fan_in_fan_out=True, use_dora=True)
+    model.add_adapter("late", peft.LoraConfig(target_modules=["0"], fan_in_fan_out=True))
+    model.base_model.set_adapter(["default", "late"])
+    integers_and_lengths(model)
+    assert_equal(*both_merged(model))
+
+
+def lycoris(kind: str, base: nn.Module, modules: list[str], **options) -> peft.PeftModel:
+    config = {"loha": peft.LoHaConfig, "lokr": peft.LoKrConfig}[kind]
+    return peft.get_peft_model(base, config(target_modules=modules, **{"r": 3, "alpha": 6} | options))
+
+
+@needs_peft
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "kind, modules, options",
+    [
+        ("loha", ["first", "proj", "conv1", "conv2", "point"], {}),
+        ("loha", ["conv1", "conv2"], {"use_effective_conv2d": True, "r": 2}),
+        ("lokr", ["first", "proj", "conv2", "point"], {}),
+        ("lokr", ["first", "conv2"], {"r": 1, "alpha": 2, "decompose_both": True, "use_effective_conv2d": True}),
+        ("lokr", ["first"], {"r": 64, "alpha": 64}),
+    ],
+)
+def test_loha_and_lokr_equal_merge_and_unload_where_sums_are_exact(kind, modules, options, dtype):
+    model = lycoris(kind, Model().to(dtype), modules, **options)
+    model.add_adapter("more", model.peft_config["default"])
+    model.base_model.set_adapter(["default", "more"])
+    integers(model)
+    assert_equal(*both_merged(model))
+
+
+@needs_peft
+@pytest.mark.parametrize("kind", ["loha", "lokr"])
+@pytest.mark.parametrize("dtype, most", [(torch.bfloat16, 1), (torch.float32, 4)], ids=str)
+def test_loha_and_lokr_are_within_a_step_elsewhere(kind, dtype, most):
+    model = lycoris(kind, nn.Sequential(nn.Linear(256, 192)).to(dtype), ["0"], r=16, alpha=16)
+    normals(model)
+    ours, theirs = (merged["0.weight"] for merged in both_merged(model))
+    cancelled = ((ours.double() - theirs.double()).abs() <= 2**-24 * theirs.double().abs().max()).numpy()
+    assert np.all((steps(ours, theirs) <= most) | cancelled)
+
+
 def as_numpy(tensor: torch.Tensor) -> np.ndarray:
     tensor = tensor.detach().clone()
     return (
@@ -269,6 +346,16 @@ def _infinite(model):
     model.base_model.model.first.scaling["default"] = float("inf")
 
 
+def _dora_second(model):
+    model.add_adapter("late", peft.LoraConfig(use_dora=True, target_modules=["first"]))
+    model.base_model.set_adapter(["default", "late"])
+
+
+def _short_magnitude(model):
+    magnitude = model.base_model.model.first.lora_magnitude_vector["default"]
+    magnitude.weight = nn.Parameter(magnitude.weight[:39].detach())
+
+
 def _overlapping(model):
     both = nn.Parameter(model.base_model.model.first.base_layer.weight.detach().clone().repeat(2, 1))
     model.base_model.model.first.base_layer.weight = nn.Parameter(both[:40])
@@ -276,7 +363,19 @@ def _overlapping(model):
 
 
 REFUSED = {
-    "dora": ({"use_dora": True, "target_modules": ["first"]}, None, "peft-kind", ["first", "DoraLinearVariant"]),
+    "another variant": (
+        {"alora_invocation_tokens": [1], "target_modules": ["first"]},
+        None,
+        "peft-kind",
+        ["first", "ALoraLinearVariant"],
+    ),
+    "dora second": ({"target_modules": ["first"]}, _dora_second, "peft-kind", ["first", "'late'", "DoRA after"]),
+    "dora's lengths": (
+        {"use_dora": True, "target_modules": ["first"]},
+        _short_magnitude,
+        "shape-mismatch",
+        ["first", "39 magnitudes for 40"],
+    ),
     "grouped": ({"target_modules": ["grouped"]}, None, "peft-kind", ["grouped", "2 groups"]),
     "attention": ({"target_modules": ["attention"]}, None, "peft-kind", ["attention", "MultiheadAttention"]),
     "parameters": ({"target_modules": [], "target_parameters": ["first.weight"]}, None, "peft-kind", ["ParamWrapper"]),
@@ -317,10 +416,30 @@ def test_what_cannot_be_merged_is_refused_by_name_and_nothing_changes(case):
 
 
 @needs_peft
+@pytest.mark.parametrize(
+    "kind, spoil, code, words",
+    [
+        ("loha", {"hada_w2_a": (39, 3), "hada_w1_a": (39, 3)}, "shape-mismatch", ["first", "[39, 24]", "[40, 24]"]),
+        ("loha", {"hada_w2_b": (2, 24)}, "rank-mismatch", ["first", "[40, 3]", "[2, 24]"]),
+        ("lokr", {"lokr_w1": (4, 4)}, "shape-mismatch", ["first", "[40, 24]"]),
+    ],
+)
+def test_factors_that_do_not_fit_are_refused(kind, spoil, code, words):
+    model = lycoris(kind, Model(), ["first"])
+    for name, shape in spoil.items():
+        getattr(model.base_model.model.first, name)["default"] = nn.Parameter(torch.ones(shape))
+    before = model.base_model.model.first.base_layer.weight.clone()
+    with refused(code, *words):
+        ltx2c.peft.merge(model)
+    assert torch.equal(before, model.base_model.model.first.base_layer.weight)
+
+
+@needs_peft
 def test_other_methods_and_other_versions_are_refused(monkeypatch):
-    loha = peft.get_peft_model(Model(), peft.LoHaConfig(target_modules=["first"]))
-    with refused("peft-kind", "LoHaModel"):
-        ltx2c.peft.merge(loha)
+    with refused("peft-kind", "IA3Model", "LoraModel"):
+        ltx2c.peft.merge(peft.get_peft_model(Model(), peft.IA3Config(target_modules=["first"], feedforward_modules=[])))
+    with refused("peft-kind", "conv1", "lokr.layer.Conv1d"):
+        ltx2c.peft.merge(lycoris("lokr", Model(), ["conv1"]))
     model = wrapped(Model())
     model.peft_config["default"].layer_replication = [(0, 1)]
     with refused("peft-kind", "layer_replication"):

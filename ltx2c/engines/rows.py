@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,6 @@ from ltx2c.dora import rescale
 from ltx2c.fusion import Job, fuse_jobs
 from ltx2c.kernels import codecs
 from ltx2c.kernels.elementwise import store
-from ltx2c.plan.plan import AppliedDelta
 from ltx2c.terms import FullTerm, KernelTerm
 from ltx2c.threads import resolve_threads
 
@@ -26,11 +25,24 @@ Array = npt.NDArray[Any]
 ALONE_BYTES = 2 << 20
 
 
+class Placed(Protocol):
+    """How a delta enters a weight: the part of ``ltx2c.plan.plan.AppliedDelta`` that fusing needs."""
+
+    @property
+    def effective_strength(self) -> float: ...
+    @property
+    def rows(self) -> tuple[int, int] | None: ...
+    @property
+    def at(self) -> int: ...
+    @property
+    def step(self) -> float | None: ...
+
+
 class Loaded(NamedTuple):
     """One delta of a weight, read, and how it enters."""
 
     delta: LoadedDelta
-    applied: AppliedDelta
+    applied: Placed
 
 
 class Rows(NamedTuple):
@@ -132,7 +144,7 @@ def _ranges(part: Rows) -> Iterator[_Range]:
             yield _Range(part.values[begin - first : end - first], begin, deltas)
 
 
-def _span(applied: AppliedDelta, first: int, last: int) -> tuple[int, int]:
+def _span(applied: Placed, first: int, last: int) -> tuple[int, int]:
     """The rows of the weight that a delta enters, of those from ``first`` to ``last``."""
     if applied.rows is None:
         return first, last
