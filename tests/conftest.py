@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -13,6 +14,9 @@ import ltx2c
 from ltx2c import kernels
 from ltx2c.codes import CODES
 from ltx2c.errors import RefusedError
+
+# Under nohup SIGHUP is ignored, by the commands that tests start too: there is none to be seen ending by it.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 PACKAGE = str(Path(ltx2c.__file__).parent)
 
