@@ -26,8 +26,8 @@ class Digests:
         """``expected``: digests of the base and then of each adapter in order, as far as given.
 
         Raises:
-            RefusedError: ``bad-sha256`` (no sequence, no digest, too many of them, or for a checkpoint of several
-                files).
+            RefusedError: ``bad-sha256`` (no sequence of digests), ``sha256-count`` (too many of them),
+                ``sha256-of-shards`` (one for a checkpoint of several files).
         """
         inputs = sources.checkpoints
         _check_expected(inputs, expected)
@@ -85,11 +85,11 @@ def _check_expected(inputs: Sequence[Checkpoint], expected: Sequence[str]) -> No
             f"expected digests are a sequence of them, not one string, '{printable(expected)}'", code="bad-sha256"
         )
     if len(expected) > len(inputs):
-        raise RefusedError(f"{len(expected)} sha256 digests for {len(inputs)} inputs", code="bad-sha256")
+        raise RefusedError(f"{len(expected)} sha256 digests for {len(inputs)} inputs", code="sha256-count")
     for checkpoint, digest in zip(inputs, expected, strict=False):
         if not _SHA256.fullmatch(digest):
             raise RefusedError(f"'{printable(digest)}' is no sha256 digest of 64 hex digits", code="bad-sha256")
         if len(checkpoint.files) > 1:
             raise RefusedError(
-                f"{printable(checkpoint.path)}: a sha256 is of one file, not of shards", code="bad-sha256"
+                f"{printable(checkpoint.path)}: a sha256 is of one file, not of shards", code="sha256-of-shards"
             )

@@ -60,7 +60,7 @@ def check_keep(keep: Sequence[str], out_dtype: str | None) -> None:
     if keep and out_dtype is None:
         raise RefusedError(
             f"keep {printable(keep[0])} has a meaning with out_dtype alone (--out-dtype): all is kept without",
-            code="bad-keep",
+            code="keep-unconverted",
         )
 
 
@@ -80,7 +80,8 @@ def to_convert(tensors: Mapping[str, StoredTensor], out_dtype: str | None, keep:
     """The keys of a base's tensors that may be stored in another layout: those in codes, and what quantising takes.
 
     Raises:
-        RefusedError: ``bad-out-dtype``, ``bad-keep``; ``keep-unused``: a glob that fits none of them.
+        RefusedError: ``bad-out-dtype``, ``bad-keep``, ``keep-unconverted``; ``keep-unused``: a glob that fits none of
+            them.
     """
     check_out_dtype(out_dtype)
     check_keep(keep, out_dtype)

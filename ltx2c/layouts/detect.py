@@ -206,7 +206,7 @@ def _nvfp4(
     if declared == "nvfp4" and given == "linear":
         raise RefusedError(
             f"{where} is in swizzled order, as ComfyUI writes it and the file declares; nvfp4_scales is linear",
-            code="nvfp4-scales",
+            code="nvfp4-scales-differ",
         )
     order = "swizzled" if declared == "nvfp4" else given
     if order is None:
@@ -217,7 +217,8 @@ def _nvfp4(
         )
     if not NVFP4_ORDERS[order].fits(_shape(weight), scale.shape):
         raise RefusedError(
-            f"{where} cannot be in {order} order: that would be padded to whole tiles of 128 x 4", code="nvfp4-scales"
+            f"{where} cannot be in {order} order: that would be padded to whole tiles of 128 x 4",
+            code="nvfp4-scales-shape",
         )
     return NVFP4_ORDERS[order]
 

@@ -58,11 +58,21 @@ def test_an_input_that_is_not_the_expected_one_is_refused(wrong: int, tmp_path: 
     assert set(tmp_path.iterdir()) == before
 
 
-@pytest.mark.parametrize("digests", [["xyz"], ["0" * 63], ["0" * 64] * 4])
-def test_what_is_no_digest_is_refused(digests: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("code", "digests"),
+    [("bad-sha256", ["xyz"]), ("bad-sha256", ["0" * 63]), ("sha256-count", ["0" * 64] * 4)],
+)
+def test_what_are_no_digests_of_the_inputs_is_refused(code: str, digests: list[str], tmp_path: Path) -> None:
     base, adapters, _ = small_model(tmp_path)
-    with refused("bad-sha256"):
+    with refused(code):
         ltx2c.fuse_checkpoint(base, adapters, tmp_path / "out", expect_sha256=digests)
+
+
+def test_a_digest_for_a_checkpoint_of_shards_is_refused(tmp_path: Path) -> None:
+    base, adapters, _ = small_model(tmp_path)
+    ltx2c.fuse_checkpoint(base, [], tmp_path / "shards", max_shard_bytes=10_000)
+    with refused("sha256-of-shards", tmp_path / "shards"):
+        ltx2c.fuse_checkpoint(tmp_path / "shards", adapters, tmp_path / "out", expect_sha256=["0" * 64])
 
 
 def test_the_command_reports_digests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

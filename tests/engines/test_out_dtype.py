@@ -311,7 +311,7 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = model(tmp_path, CASES["fp8-row"], "ltx")
     for code, options, words in [
         ("bad-out-dtype", {"out_dtype": "int4"}, ["int4", "fp8-scaled"]),
-        ("bad-keep", {"keep": ["a.*"]}, ["a.*", "--out-dtype"]),
+        ("keep-unconverted", {"keep": ["a.*"]}, ["a.*", "--out-dtype"]),
         ("bad-keep", {"keep": "a.*", "out_dtype": "bf16"}, ["a.*"]),
         ("keep-unused", {"keep": ["c.weight"], "out_dtype": "bf16"}, ["c.weight", "bf16"]),
         ("already-quantised", {"out_dtype": "fp8"}, ["fp8-row", "a.weight", "--out-dtype bf16"]),

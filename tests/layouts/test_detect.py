@@ -123,7 +123,7 @@ def test_nvfp4_without_an_order(tmp_path):
 
 
 def test_nvfp4_in_an_order_that_cannot_be(tmp_path):
-    with refused("nvfp4-scales", "x.weight_scale [6, 3]", "swizzled"):
+    with refused("nvfp4-scales-shape", "x.weight_scale [6, 3]", "swizzled"):
         stored(tmp_path, nvfp4(6, 48, [6, 3]), nvfp4_scales="swizzled")
 
 
@@ -154,7 +154,7 @@ def test_metadata_that_says_nvfp4_means_swizzled(tmp_path, prefix):
     tensors = {prefix + key: spec for key, spec in nvfp4(6, 48, [128, 4]).items()}
     found = stored(tmp_path, tensors, f"{prefix}x.weight", metadata={"_quantization_metadata": LAYERS})
     assert found.layout.name == "nvfp4-swizzled"
-    with refused("nvfp4-scales", "linear", "swizzled"):
+    with refused("nvfp4-scales-differ", "linear", "swizzled"):
         stored(
             tmp_path,
             tensors,
