@@ -138,9 +138,8 @@ class _Entries:
 
     def _learn(self, key: str, kind: bytes, begin: bytes, end: bytes) -> _Kind | None:
         try:
-            dtype, shape, start, stop = _tensor(
-                Scanner(b'{%b,"data_offsets":[%b,%b]}' % (kind, begin, end), "entry"), key
-            )
+            entry = Scanner(b'{%b,"data_offsets":[%b,%b]}' % (kind, begin, end), "header")
+            dtype, shape, start, stop = _tensor(entry, key)
         except RefusedError:  # to be raised again where it can say the place in the header
             return None
         if len(self._kinds) < _MOST_KINDS:
