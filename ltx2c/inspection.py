@@ -43,7 +43,11 @@ class Inspection:
 
 
 def inspect(
-    path: str | os.PathLike[str], against: str | os.PathLike[str] | None = None, *, norms: bool = False
+    path: str | os.PathLike[str],
+    against: str | os.PathLike[str] | None = None,
+    *,
+    norms: bool = False,
+    variant: str | None = None,
 ) -> Inspection:
     """Say what a checkpoint or an adapter holds, and with a base whether and where it fits. Writes nothing.
 
@@ -51,6 +55,7 @@ def inspect(
         path: a ``.safetensors`` file, a folder of shards, its index, or an adapter's folder as PEFT saves it.
         against: the base that an adapter is held against.
         norms: measure every delta beside its weight: reads the adapter, and of the base what it touches.
+        variant: which weights of a folder that holds several: of ``against``; without one, of ``path``.
 
     Raises:
         OSError: as the system raised it.
@@ -59,13 +64,13 @@ def inspect(
     """
     if norms and against is None:
         raise RefusedError("norms are relative to the weights' of a base: give one to be held against", code="no-base")
-    with Checkpoint.open(path) as checkpoint:
+    with Checkpoint.open(path, variant=variant if against is None else None) as checkpoint:
         facts = _checkpoint_facts(checkpoint)
         has_factors = any(parsed.role != "alpha" for parsed in map(keys.parse, checkpoint.tensors) if parsed)
         has_factors = has_factors or any(map(keys.not_fused, checkpoint.tensors))
     measured: tuple[DeltaNorm, ...] = ()
     if against is not None:
-        with Adapter.open(path) as adapter, Checkpoint.open(against) as base:
+        with Adapter.open(path) as adapter, Checkpoint.open(against, variant=variant) as base:
             matches = find_targets(base, adapter)
             facts |= _adapter_facts(adapter) | {"against": _match_facts(adapter, base, matches)}
             if norms:

@@ -96,6 +96,7 @@ def plan_render(
     nvfp4_scales: str | None = None,
     alpha: AlphaMode = "stated",
     block_weights: BlockWeights = (),
+    variant: str | None = None,
     memory_budget: int = 0,
     rates: Rates | None = None,
 ) -> RenderPlan:
@@ -107,7 +108,7 @@ def plan_render(
         renders: how many, at least 1.
         terminal: the state each render leaves: ``"last"`` leaves its last phase's, ``"first"`` prepares the next
             render's first phase, ``"base"`` restores the base.
-        arithmetic, unmatched, nvfp4_scales, alpha, block_weights: as for ``ResidentCheckpoint.open``.
+        arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant: as for ``ResidentCheckpoint.open``.
         memory_budget: bytes for a second copy, as for ``ResidentCheckpoint.open``.
         rates: what to predict seconds from; this machine's, measured once per process, when None.
 
@@ -116,9 +117,10 @@ def plan_render(
         OSError: as the system raised it.
     """
     check_schedule(renders, terminal)
-    with opened_recipe(base, recipe, alpha=alpha) as sources:
+    options = Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant)
+    with opened_recipe(base, recipe, alpha=alpha, variant=variant) as sources:
         checkpoint = sources.base
-        planned = plan_phases(sources, recipe, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights))
+        planned = plan_phases(sources, recipe, options)
     phases = [(phase.name, fusions) for phase, fusions in zip(recipe.phases, planned.fusions, strict=True)]
     double_buffered = choose_double_buffered(
         checkpoint, planned.fusions, planned.owners, memory_budget, lambda key: checkpoint.tensors[key].nbytes

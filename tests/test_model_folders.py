@@ -15,6 +15,7 @@ from refusals import refused
 import ltx2c
 from ltx2c.cli import main
 from ltx2c.files import siblings
+from ltx2c.plan.cost import Rates
 
 
 def is_weights(name: str, within: str) -> bool:
@@ -79,6 +80,30 @@ def test_plain_and_variant_side_by_side_are_a_choice(shards: int, tmp_path: Path
     ltx2c.execute(plan, tmp_path / "plain")
     got = load(tmp_path / "plain" / "transformer")
     assert_same({key: got[key] for key in transformer(5)}, fused(factors, tensors=transformer(5)))
+
+
+def test_whatever_opens_a_base_takes_the_variant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = pipeline(tmp_path / "in", variant="fp16", plain_too=True) / "transformer"
+    lora, _ = make_adapter(tmp_path / "lora.safetensors")
+    recipe = ltx2c.Recipe.named("ti2vid_two_stages", distilled_lora=lora)
+    takers = [
+        lambda **how: ltx2c.plan_render(base, recipe, rates=Rates(1e9, 1e9), **how),
+        lambda **how: ltx2c.ResidentCheckpoint.open(base, recipe, **how).close(),
+        lambda **how: ltx2c.inspect(base, **how),
+        lambda **how: ltx2c.inspect(lora, base, **how),
+    ]
+    for take in takers:
+        with refused("several-variants", "fp16"):
+            take()
+        take(variant="fp16")
+        take(variant="")
+    for variant, weights in [("fp16", transformer()), ("", transformer(5))]:
+        with ltx2c.ResidentCheckpoint.open(base, ltx2c.Recipe.named("ti2vid_one_stage"), variant=variant) as resident:
+            assert_same({key: resident.tensors[key] for key in weights}, weights)
+    for words in (["plan", "ti2vid_two_stages", base, "--distilled-lora", lora], ["inspect", base]):
+        assert main([*map(str, words), "--variant", "fp16"]) == 0
+        assert main([*map(str, words)]) == 2
+        assert "--variant" in capsys.readouterr().err
 
 
 def test_a_component_by_itself_and_a_transformers_folder_are_folders_out(tmp_path: Path) -> None:

@@ -28,6 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--against", metavar="BASE", type=options.given_path, help="say which of FILE's deltas have a target in BASE"
     )
     parser.add_argument(
+        "--variant",
+        metavar="NAME",
+        help="which weights of the folder BASE, or of FILE without --against, where it holds several, such as fp16",
+    )
+    parser.add_argument(
         "--norms", action="store_true", help="measure every delta beside its weight in BASE, which reads both"
     )
     parser.add_argument(
@@ -44,7 +49,7 @@ def run(args: argparse.Namespace) -> Result:
         from ltx2c.plotting import check_plot, plot_norms
 
         check_plot(args.plot)
-    found = inspect(args.file, args.against, norms=args.norms or args.plot is not None)
+    found = inspect(args.file, args.against, norms=args.norms or args.plot is not None, variant=args.variant)
     lines = _text(found.facts)
     if found.norms:
         lines += _norm_text(found.norms)

@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="memory for a second copy of what differs between phases, such as 8GB (default: 0)",
     )
+    options.add_variant(parser)
     options.add_arithmetic(parser)
     options.add_unmatched(parser)
     options.add_strength_options(parser)
@@ -48,11 +49,7 @@ def run(args: argparse.Namespace) -> Result:
         options.recipe(args),
         args.renders,
         args.terminal,
-        arithmetic=args.arithmetic,
-        unmatched=args.unmatched,
-        nvfp4_scales=args.nvfp4_scales,
-        alpha=args.alpha,
-        block_weights=args.block_weights,
+        **options.planning(args),
         memory_budget=args.memory_budget,
     )
     return Result(plan.as_json(), _text(plan))

@@ -130,6 +130,7 @@ class ResidentCheckpoint:
         nvfp4_scales: str | None = None,
         alpha: AlphaMode = "stated",
         block_weights: BlockWeights = (),
+        variant: str | None = None,
         keep_adapters: bool = False,
         widen: Literal["float32"] | None = None,
         memory_budget: int = 0,
@@ -144,6 +145,7 @@ class ResidentCheckpoint:
             threads: how many to use; by default what the machine allows this process.
             unmatched, nvfp4_scales, alpha, block_weights: as for ``plan_fuse``; a phase's strengths stand and are
                 multiplied by the block weights' factors, of which each must fit a module of some phase.
+            variant: as for ``plan_fuse``: which weights of a folder that holds several.
             keep_adapters: keep factors in memory once they were read, instead of reading them at each bind.
             widen: ``"float32"`` holds bfloat16 and float16 tensors as float32: the fused value, widened exactly.
             memory_budget: bytes for a second copy of tensors that differ between phases, so that a bind switches them
@@ -159,8 +161,9 @@ class ResidentCheckpoint:
             raise RefusedError(f"widen is {printable(widen)}; it can be 'float32'", code="bad-widen")
         threads = resolve_threads(threads)
         with ExitStack() as files:
-            sources = files.enter_context(opened_recipe(base, recipe, alpha=alpha))
-            planned = plan_phases(sources, recipe, Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights))
+            sources = files.enter_context(opened_recipe(base, recipe, alpha=alpha, variant=variant))
+            options = Options(arithmetic, unmatched, nvfp4_scales, alpha, block_weights, variant)
+            planned = plan_phases(sources, recipe, options)
             tensors, widened = sources.base.tensors, widen is not None
             double_buffered = choose_double_buffered(
                 sources.base,
