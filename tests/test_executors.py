@@ -279,7 +279,7 @@ def test_a_worker_opens_a_runs_inputs_once_and_lets_go_of_them(tmp_path: Path, m
     job = Job.create(tmp_path / "another", ltx2c.plan_fuse(base, adapters), tmp_path / "out", units=4)
     work_unit(kept.Run(str(job.path), 1, "third"), 0)
     deadline = time.monotonic() + 20
-    while kept._idle and time.monotonic() < deadline:
+    while len(closed) < 4 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not kept._idle and len(closed) == 4
 
